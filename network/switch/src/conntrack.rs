@@ -433,12 +433,19 @@ impl Connections {
         }
     }
 
-    /// Notes that the rules, asked anew, allow a connection. A revoked one goes on.
+    /// Notes that a packet was sent back in a connection which may open one the other way at its opener's host.
+    pub fn told(&mut self, id: ConnectionId) {
+        if let Some(connection) = self.get_mut(id) {
+            connection.untold = false;
+        }
+    }
+
+    /// Notes that the rules, asked anew, allow a connection. A revoked one goes on, and what was answered in it stays so.
     pub fn judged(&mut self, id: ConnectionId, generation: u64, sides: Sides, counter: CounterIndex) {
         let Some(connection) = self.get_mut(id) else { return };
         (connection.generation, connection.sides, connection.counter) = (generation, sides, counter);
         if connection.state == State::Revoked {
-            (connection.state, connection.flags, connection.seen) = (State::Opening, [0; 2], [true, false]);
+            (connection.state, connection.flags, connection.seen[0]) = (State::Opening, [0; 2], true);
             self.record(id);
             self.note_id(id);
         }

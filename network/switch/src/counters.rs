@@ -83,7 +83,7 @@ reasons! {
     IcmpUnrelated, "icmp-unrelated", "an ICMP error about no connection";
     IcmpForbidden, "icmp-forbidden", "a redirect, a source quench or a router advertisement, which only a network's router sends";
     IcmpLimited, "icmp-limited", "an ICMP answer was due, but too many were sent";
-    FragmentEarly, "fragment-early", "a later fragment whose first one was not seen, did not pass, or is too long ago";
+    FragmentEarly, "fragment-early", "a later fragment whose first one did not come in time, did not pass, or is too long ago";
     FragmentOverlap, "fragment-overlap", "a fragment that overlaps or contradicts another of its datagram";
     FragmentScattered, "fragment-scattered", "the fragments of its datagram came in too much disorder to follow";
     Revoked, "revoked", "its connection is no longer allowed";

@@ -7,11 +7,9 @@
 //! IPv6 fragment is what its first one says).
 //!
 //! Refused, each under its own reason:
-//! - `fragment-early`: no first fragment was seen, it was too long ago, or it did not pass. Nothing is held back for a
-//!   first fragment that comes later: the fragments of a datagram leave a sender in order and take one way here (the
-//!   outer source port is made of the flow's key, which is the same for all), a buffer would be memory for whoever sends
-//!   fragments without a beginning, and who needs the datagram sends it again. Where the switch itself could
-//!   change the order, when the slow path has the first fragment, those behind it take the same way.
+//! - `fragment-early`: no first fragment was seen, it was too long ago, or it did not pass. One that may only be early waits for
+//!   its first one, in little room and not long ([`Held`]), and is refused then. Where the switch itself could change the
+//!   order, when the slow path has the first fragment, those behind it take the same way.
 //! - `fragment-overlap`: it overlaps one that was there, is empty, goes on behind the end of the datagram, or is a second
 //!   first or last one (RFC 5722, RFC 1858, RFC 3128; for IPv4 too). The rest of its datagram is refused with it.
 //! - `fragment-scattered`: pieces of its datagram came so much out of order that more than [`PIECES_MAX`] stand apart.
@@ -25,12 +23,13 @@
 //!
 //! Departures: translation leaves the identification as it is (RFC 4787 REQ-14 leaves it open), so that two endpoints
 //! behind one outside address which send fragments to one destination may use one identification; the receiver's
-//! checksum tells. When a flow moves from a gateway to its direct way in the middle of a datagram, fragments may
-//! overtake the first one, and that datagram is lost.
+//! checksum tells.
 
 mod carried;
+pub(crate) mod held;
 
 pub use carried::{CarriedDatagram, CarriedFate, CarriedPlace};
+pub use held::{Held, HeldFrame, Lost};
 
 use crate::counters::Reason;
 use crate::engine::{EXTERNAL, MISS_CLASSES};
@@ -42,8 +41,8 @@ use weir_packet::{FlowKey, Fragment, IpAddress, Parsed};
 pub const DATAGRAMS_MAX: usize = 8192;
 /// How long after its first fragment a datagram may go on, milliseconds.
 pub const TIMEOUT_MS: u32 = 5000;
-/// Pieces of a datagram that may stand apart from each other.
-pub const PIECES_MAX: usize = 8;
+/// Pieces of a datagram that may stand apart from each other: every second fragment of the largest one at an MTU of 1500.
+pub const PIECES_MAX: usize = 23;
 /// Datagrams in a bucket.
 const WAYS: usize = 8;
 /// Added to the number of a network, apart from those of ports.

@@ -19,6 +19,7 @@ pub mod config;
 pub mod conntrack;
 pub mod control;
 pub mod counters;
+pub mod durations;
 pub mod engine;
 pub mod flow;
 pub mod flowtable;

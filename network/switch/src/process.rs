@@ -7,6 +7,9 @@
 
 mod assembly;
 mod given;
+mod metrics;
+
+pub use metrics::metrics_text;
 
 use crate::config::SwitchConfig;
 use crate::engine::idle::Idle;
@@ -19,7 +22,6 @@ use crate::handover::old::{Keeper, Who};
 use crate::ports::{self, PortError};
 use crate::slow::Slow;
 use crate::slow::mind::Mind;
-use crate::slow::requests::with_suffix;
 use assembly::{Assembly, Running, log_budget, spawn};
 use given::{Given, Outside, adopt_outside, open_numbers, outside_port, wait_for_lock};
 use std::io;
@@ -479,56 +481,6 @@ fn who(config: &SwitchConfig) -> Who {
         domain: config.domain.clone(),
         underlay: (config.underlay, config.geneve_port, config.vxlan_port),
     }
-}
-
-/// Counters that say how things are, and do not only rise.
-const GAUGES: [&str; 24] = [
-    "connections",
-    "connections_bytes",
-    "counters",
-    "flow_table_bytes",
-    "flows",
-    "handover_blackout_us",
-    "handover_brownout_us",
-    "handover_connections",
-    "handover_guests_left",
-    "handover_taken_over",
-    "journal_bytes",
-    "port_up",
-    "question_us_max",
-    "questions_held_bytes",
-    "questions_held_frames",
-    "questions_open",
-    "sender_zones",
-    "switches_list_told",
-    "switches_listed",
-    "turns",
-    "underlay_hops",
-    "underlay_way",
-    "underlay_wire_queues",
-    "update_us_max",
-];
-
-/// Counters in the text format of Prometheus.
-pub fn metrics_text(counters: &[(String, u64)]) -> String {
-    use std::fmt::Write;
-    let mut sorted: Vec<&(String, u64)> = counters.iter().collect();
-    sorted.sort();
-    let (mut text, mut last) = (String::new(), "");
-    for (name, value) in sorted {
-        let metric = name.split('{').next().unwrap_or(name);
-        let is_gauge = GAUGES.contains(&metric);
-        let shown = if is_gauge { name.clone() } else { with_suffix(name, "_total") };
-        if metric != last {
-            let kind = if is_gauge { "gauge" } else { "counter" };
-            let suffix = if is_gauge { "" } else { "_total" };
-            // Writing to a string does not fail.
-            let _ = writeln!(text, "# TYPE weir_switch_{metric}{suffix} {kind}");
-            last = metric;
-        }
-        let _ = writeln!(text, "weir_switch_{shown} {value}");
-    }
-    text
 }
 
 #[cfg(test)]

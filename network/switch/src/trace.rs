@@ -3,7 +3,7 @@
 
 use crate::answer::Service;
 use crate::counters::Reason;
-use crate::flow::{Hop, Ingress, MissReason};
+use crate::flow::{CounterIndex, Hop, Ingress, MissReason};
 use crate::resolve::{Arrival, Cause, Decision, Step, TableResolver, key_of, perform};
 use weir_model::local::{TraceFrom, TraceReport, TraceStep, TraceVerdict};
 use weir_model::resource::Encapsulation;
@@ -170,8 +170,18 @@ impl TableResolver {
             Cause::Rule { .. } => format!("rule {}", self.rule_name(cause).unwrap_or_default()),
             Cause::Default { .. } => "default-deny".to_string(),
             Cause::Route { .. } => format!("route {}", self.rule_name(cause).unwrap_or_default()),
-            Cause::Counter(_) | Cause::Path(_) => "none".to_string(),
+            Cause::Counter(counter) => match self.rule_name(cause) {
+                Some(rule) => format!("rule {rule}"),
+                None => self.counted_reason(counter).unwrap_or_else(|| Reason::Revoked.as_str().to_string()),
+            },
+            Cause::Path(_) => "none".to_string(),
         }
+    }
+
+    /// The label `reason` of a counter that has one.
+    fn counted_reason(&self, counter: CounterIndex) -> Option<String> {
+        let (name, _) = self.counters().get(counter)?;
+        name.labels.iter().find(|(label, _)| *label == "reason").map(|(_, reason)| reason.clone())
     }
 }
 

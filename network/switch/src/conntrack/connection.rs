@@ -108,6 +108,9 @@ pub struct Connection {
     pub(super) recorded: bool,
     /// It is known by a reply alone: its opener was not seen here.
     pub(super) resumed: bool,
+    /// Its opener's host takes it for replies in one the other way, whose place it took here; nothing was sent back since
+    /// that opens one there.
+    pub(super) untold: bool,
 }
 
 impl Connection {
@@ -132,6 +135,7 @@ impl Connection {
             seen: [true, false],
             recorded: false,
             resumed: false,
+            untold: false,
         }
     }
 
@@ -142,6 +146,17 @@ impl Connection {
             self.flags = restored_flags(State::Open);
         }
         self
+    }
+
+    /// One that its opener's host takes for another, the other way.
+    pub fn untold(mut self) -> Connection {
+        self.untold = true;
+        self
+    }
+
+    /// Whether the opener's host, if it says that it remembers one the other way, says so of an older one.
+    pub fn is_untold(&self) -> bool {
+        self.untold
     }
 
     /// Whether whoever is at the opener's end has sent nothing in it: what is left of another conversation looks so.

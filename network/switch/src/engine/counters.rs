@@ -134,6 +134,8 @@ labels! {
         GapsClosed, "gaps_closed", "Frames read with such room that were of another shape, and were closed up.";
         Fragments, "fragments", "Later fragments that followed their first one.";
         FragmentEvictions, "fragment_evictions", "Fragmented datagrams that made room for others.";
+        FragmentsHeld, "fragments_held", "Later fragments that came before their first one, and waited for it.";
+        FragmentsHeldLost, "fragments_held_lost", "Of them, those whose first one did not come in time, or that made room for others.";
         GuestInterrupts, "guest_interrupts", "Interrupts of virtual machines.";
         GuestNonsense, "guest_nonsense", "Chains of descriptors of virtual machines that made no sense; each costs its own frame.";
         GuestQueuesBroken, "guest_queues_broken", "Queues of virtual machines with an index that cannot be; no more is read from them.";

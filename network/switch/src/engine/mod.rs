@@ -649,6 +649,9 @@ impl Engine {
     }
 
     fn end_turn(&mut self) {
+        if self.path.holds() {
+            self.contained(|engine| engine.path.serve_held(&mut engine.channels.misses));
+        }
         if self.path.end_turn() {
             self.shared.slow_wake.wake();
         }

@@ -31,8 +31,8 @@ use crate::counters::Reason;
 use crate::flow::{Ingress, MissReason};
 use crate::flowtable::action::Tunnel;
 use crate::flowtable::{CompiledHop, Tables, ZoneKey};
-use crate::fragments::Fragments;
 use crate::ports::xdp::Received;
+use fragment::Stopped;
 use spread::{SPREAD_BYTES_MAX, Shape, Shapes};
 use std::io;
 use std::net::IpAddr;
@@ -78,16 +78,19 @@ struct Origin {
     class: usize,
     /// The slow path has had it, under this key.
     again: Option<FlowKey>,
+    /// It waited for the first fragment of its datagram.
+    held: bool,
 }
 
 impl Origin {
     /// From another switch.
     fn underlay(ingress: Ingress, sender: IpAddr, zone: Option<u32>) -> Origin {
-        Origin { ingress, zone, class: sender_class(sender), again: None }
+        Origin { ingress, zone, class: sender_class(sender), again: None, held: false }
     }
 
     fn port(number: usize) -> Origin {
-        Origin { ingress: ingress_of(number), zone: Some(port_zone(number)), class: number, again: None }
+        let zone = Some(port_zone(number));
+        Origin { ingress: ingress_of(number), zone, class: number, again: None, held: false }
     }
 }
 
@@ -122,7 +125,7 @@ pub struct Path {
     /// Datagrams of other switches that are; likewise.
     opened: underlay::Stage,
     last_flow: LastFlow,
-    fragments: Fragments,
+    following: fragment::Following,
     peers: Peers,
     shapes: Shapes,
     /// Bytes read from ports and received in this turn.
@@ -170,7 +173,7 @@ impl Path {
             stage: guest::Stage::new(batch),
             opened: underlay::Stage::new(underlay::BATCH_MAX),
             last_flow: LastFlow::default(),
-            fragments: Fragments::default(),
+            following: fragment::Following::default(),
             peers,
             shapes: Shapes::default(),
             turn_bytes: 0,
@@ -198,17 +201,17 @@ impl Path {
         if forward::is_special(parsed) {
             return Ok(FlowKey::new(0, parsed));
         }
-        self.fragments.look(ingress, parsed, self.now_ms).map(|followed| followed.key)
+        self.following.fragments.look(ingress, parsed, self.now_ms).map(|followed| followed.key)
     }
 
     /// What another engine is to begin with.
     pub fn carried(&self) -> Carried {
-        Carried { fragments: self.fragments.clone(), peers: self.peers.carried() }
+        Carried { fragments: self.following.fragments.clone(), peers: self.peers.carried() }
     }
 
     /// Begins with what another engine had.
     pub fn carry(&mut self, carried: Carried) {
-        self.fragments = carried.fragments;
+        self.following.fragments = carried.fragments;
         for (address, heard_ms) in carried.peers {
             self.peers.heard(address, heard_ms);
         }
@@ -446,7 +449,7 @@ impl Path {
             }
         };
         let counters = &self.shared.counters;
-        if origin.again.is_none() && origin.class <= EXTERNAL {
+        if origin.again.is_none() && !origin.held && origin.class <= EXTERNAL {
             let (packets, bytes) = packet.weight(length);
             counters.port(origin.class).rx.add(packets, bytes);
             if !self.taps.is_empty() {
@@ -477,12 +480,19 @@ impl Path {
         let verdict = match ahead {
             Some(ahead) => forward::judge_ahead(&lookup, last, zone, ahead, packet, length),
             None => {
-                let (fragments, parsed) = (&mut self.fragments, &packet.parsed);
-                let key = fragment::key_of(fragments, counters, now_ms, zone, parsed, length, || *origin);
-                let Some((key, waits)) = key else { return };
-                match waits {
-                    false => forward::judge(&lookup, last, zone, &key, packet, length),
-                    true => Verdict::Miss(MissReason::NoFlow, FlowKey { zone: 0, ..key }),
+                let (following, parsed) = (&mut self.following, &packet.parsed);
+                match fragment::key_of(following, counters, now_ms, zone, parsed, length, || *origin) {
+                    Ok((key, false)) => forward::judge(&lookup, last, zone, &key, packet, length),
+                    Ok((key, true)) => Verdict::Miss(MissReason::NoFlow, FlowKey { zone: 0, ..key }),
+                    Err(Stopped::Dropped) => return,
+                    Err(Stopped::Early) => {
+                        if let Some(shape) = gaps {
+                            shape.close(&mut self.arena, at, length);
+                        }
+                        let frame = &self.arena[at..at + length];
+                        fragment::hold(&mut self.following.held, counters, now_ms, origin, packet, frame);
+                        return;
+                    }
                 }
             }
         };
@@ -496,7 +506,14 @@ impl Path {
                 let frame = &self.arena[at..at + length];
                 let (packets, _) = packet.weight(length);
                 let taken = hand_over(&self.shared, misses, origin, key, reason, virtio, frame, packets);
-                fragment::missed(&mut self.fragments, now_ms, origin, &packet.parsed, reason, taken);
+                fragment::missed(
+                    &mut self.following.fragments,
+                    now_ms,
+                    origin,
+                    &packet.parsed,
+                    reason,
+                    taken,
+                );
                 self.missed |= taken;
             }
             Verdict::Forward { action, hash, .. } => {

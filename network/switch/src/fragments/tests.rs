@@ -137,7 +137,7 @@ fn a_second_first_fragment_is_refused_with_all_that_follows() {
 #[test]
 fn disorder_is_followed_up_to_a_limit() {
     let mut fragments = Fragments::default();
-    let whole = pieces(4, 1, 64 * 40);
+    let whole = pieces(4, 1, 64 * 2 * (PIECES_MAX + 1));
     take(&mut fragments, &PORT, &whole[0]).unwrap();
     for piece in 1..PIECES_MAX {
         take(&mut fragments, &PORT, &whole[2 * piece]).unwrap();
@@ -191,7 +191,7 @@ proptest! {
     /// Against a set of bytes: a fragment passes when all before passed and it overlaps none, and a datagram is whole when
     /// every byte of it has come.
     #[test]
-    fn pieces_are_those_of_a_set(list in proptest::collection::vec((0_u16..24, 0_u16..6, any::<bool>()), 1..40)) {
+    fn pieces_are_those_of_a_set(list in proptest::collection::vec((0_u16..80, 0_u16..6, any::<bool>()), 1..80)) {
         let mut pieces = Pieces::default();
         let (mut seen, mut end) = (BTreeSet::new(), None);
         let template = super::tests::pieces(4, 1, 300)[1];

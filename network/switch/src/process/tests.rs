@@ -124,27 +124,6 @@ fn the_lock_is_for_one() {
 }
 
 #[test]
-fn metrics_have_types_and_names() {
-    let counters = [
-        ("drops{reason=\"no-route\"}".to_string(), 3),
-        ("flows".to_string(), 7),
-        ("connections".to_string(), 2),
-        ("connections_opened".to_string(), 5),
-        ("drops{reason=\"bad-token\"}".to_string(), 1),
-    ];
-    let wanted = "# TYPE weir_switch_connections gauge\n\
-        weir_switch_connections 2\n\
-        # TYPE weir_switch_connections_opened_total counter\n\
-        weir_switch_connections_opened_total 5\n\
-        # TYPE weir_switch_drops_total counter\n\
-        weir_switch_drops_total{reason=\"bad-token\"} 1\n\
-        weir_switch_drops_total{reason=\"no-route\"} 3\n\
-        # TYPE weir_switch_flows gauge\n\
-        weir_switch_flows 7\n";
-    assert_eq!(metrics_text(&counters), wanted);
-}
-
-#[test]
 fn the_settings_of_the_switch_that_runs_can_be_compared() {
     let dir = tempfile::tempdir().unwrap();
     let mut config = config(dir.path());

@@ -131,6 +131,12 @@ impl TableResolver {
                     self.connections.judged(id, generation, sides, counter);
                 }
                 self.connections.touch(at.now_ms, id, way, flags);
+                if way == Way::Reply
+                    && matches!(at.ingress, Ingress::Port(_))
+                    && matches!(action.hop, Hop::Underlay { half, .. } if half.opens())
+                {
+                    self.connections.told(id);
+                }
                 Some((id, way))
             }
             Track::New { sides, binding } => {
@@ -191,7 +197,13 @@ impl TableResolver {
         let owner = self.owner(network, &key);
         let mut connection = Connection::new(key, network.generation, sides, counter, owner);
         connection.binding = binding;
-        let connection = if resumed { connection.resumed() } else { connection };
+        // Its sender's host takes it for a reply, and goes on doing so.
+        let untold = !resumed && sides.ingress.is_some() && at.half().remembers();
+        let connection = match (resumed, untold) {
+            (true, _) => connection.resumed(),
+            (false, true) => connection.untold(),
+            (false, false) => connection,
+        };
         self.connections.open(at.now_ms, connection).ok_or(Reason::ConnectionsFull)
     }
 

@@ -189,6 +189,16 @@ impl Decision {
         Decision::Drop { cause: Cause::Reason(reason), install: Install::Flow, revoke: None }
     }
 
+    /// The same, for this packet alone.
+    pub(crate) fn for_this_alone(self) -> Decision {
+        match self {
+            Decision::Drop { cause, revoke, .. } => {
+                Decision::Drop { cause, install: Install::Nothing, revoke }
+            }
+            other => other,
+        }
+    }
+
     /// A drop of this packet alone.
     pub(crate) fn drop_packet(reason: Reason) -> Decision {
         Decision::Drop { cause: Cause::Reason(reason), install: Install::Nothing, revoke: None }

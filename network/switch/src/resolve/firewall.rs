@@ -10,6 +10,13 @@
 //! ([`Half`]: whether its rules let the packet open a conversation, let the receiver open one, and whether the
 //! receiver did). A packet passes as a reply if its sender's half accepts what its receiver opened and the
 //! receiver's rules allow that now; else if both its sender's egress and its receiver's ingress allow it by itself.
+//!
+//! The two ends may remember connections of the same addresses and ports that go opposite ways: a packet that one end sends as a
+//! reply is judged as an opening at the other, where what it replies to is dead, and nobody tells the sender. Then the younger
+//! counts, and which that is follows from how they came about: the one that was made of somebody's reply is younger than what it
+//! was a reply to (`untold`), until something was sent back in it that could have made another at the other end. In any other such
+//! case the sender's is the younger one. So a reply never passes by a connection whose place another has taken here.
+//!
 //! VXLAN has no place for that: there each host judges by what it knows, as of switches of older releases.
 
 use super::TableResolver;
@@ -73,12 +80,7 @@ fn revoked(at: &Arrival<'_>, id: ConnectionId, cause: Cause) -> Decision {
 
 /// The drop of a packet of a dead connection: of TCP for this packet alone, for a SYN has the same key and may open one.
 fn unless_opening(at: &Arrival<'_>, way: Way, decision: Decision) -> Decision {
-    match decision {
-        Decision::Drop { cause, revoke, .. } if at.key.protocol == TCP && way == Way::Reply => {
-            Decision::Drop { cause, install: Install::Nothing, revoke }
-        }
-        other => other,
-    }
+    if at.key.protocol == TCP && way == Way::Reply { decision.for_this_alone() } else { decision }
 }
 
 /// Whether the packet may open a conversation in place of a dead one with the same addresses and ports: any that cannot be told
@@ -204,6 +206,12 @@ impl TableResolver {
             Way::Reply => is_opening(at) || !connection.is_answered(),
             Way::Opener => half.accepts() && half.remembers(),
         };
+        if way == Way::Opener && half.remembers() && !connection.is_untold() {
+            observer.note("connection", || {
+                "its sender's host remembers a younger connection the other way".to_string()
+            });
+            return Ok(Known::Reopened { id, cause: Cause::Reason(Reason::Revoked), here: false });
+        }
         let (sides, cause, judged) = match self.judge_known(network, connection) {
             Ok(allowed) => allowed,
             Err(cause) => {

@@ -5,13 +5,14 @@ use super::decision::{Arrival, Budget, Cause, Decision, Forward, Install, Observ
 use super::firewall::{Known, Passed};
 use super::hops::Target;
 use crate::answer::{self, Reply};
-use crate::conntrack::Sides;
+use crate::conntrack::{Connection, Sides};
 use crate::counters::Reason;
 use crate::flow::{Hop, Ingress, MissReason, PortIndex};
 use crate::tables::Port;
 use crate::tables::network::Network;
 use std::net::IpAddr;
 use weir_model::resource::Direction;
+use weir_packet::encap::Half;
 use weir_packet::{Network as Protocol, Transport};
 
 impl TableResolver {
@@ -216,6 +217,10 @@ impl TableResolver {
         let Some(mut action) = self.action(network, &at.key, target, routed, port.entry.mac) else {
             return Err(Decision::drop_packet(Reason::UnknownNetwork));
         };
+        if let (Some(_), Hop::Underlay { half, .. }) = (known.replaced(), &mut action.hop) {
+            // What is remembered now ends with this packet.
+            *half = self.half(network, &at.key, false);
+        }
         if passed.track == Track::Alone {
             return Ok(self.send_alone(at, &action, passed.cause));
         }
@@ -256,13 +261,23 @@ impl TableResolver {
             let of_opener = matches!(track, Track::Resumed { .. } | Track::Known { way: Way::Reply, .. });
             if let Hop::Underlay { half, .. } = &mut action.hop {
                 *half = self.half(network, &key, !of_opener);
+                if half.opens() && self.is_untold(track) {
+                    // The first of them is to come here: it tells.
+                    return Vec::new();
+                }
             }
             return vec![(Ingress::Port(index), key, action)];
         }
         let (Some(index), Some(entry)) = (from, &network.entry) else { return Vec::new() };
+        // What its opener's host remembers the other way passes only where that is the older one.
+        let is_reply = matches!(track, Track::Known { way: Way::Reply, .. });
+        let may_pass = |half: Half| match is_reply {
+            true => half.opens() && (!half.remembers() || self.is_untold(track)),
+            false => half.accepts(),
+        };
         let senders = network.denied(&key).iter();
         senders
-            .filter(|(_, half)| half.accepts())
+            .filter(|(_, half)| may_pass(*half))
             .filter_map(|&(sender, half)| {
                 let ingress = Ingress::Underlay {
                     sender,
@@ -276,6 +291,11 @@ impl TableResolver {
                 Some((ingress, key, action))
             })
             .collect()
+    }
+
+    fn is_untold(&self, track: Track) -> bool {
+        let Track::Known { id, .. } = track else { return false };
+        self.connections.get(id).is_some_and(Connection::is_untold)
     }
 
     /// Answers about a packet whose flow exists but that is too large, or has lived too long.

@@ -185,9 +185,12 @@ impl TableResolver {
         let is_error = at.parsed.is_icmp_error();
         let related = || is_error && self.is_related(at, network);
         let mut opens = half.opens();
+        let is_outdated = self.is_outdated(at, known);
+        let mut may_resume = false;
         if half.remembers() && half.accepts() && !is_error {
             let back = at.key.reverse();
             match self.judge_side(network, Direction::Egress, receiver, &back, observer) {
+                Ok(_) if is_outdated => may_resume = true,
                 Ok((true, cause)) => {
                     observer.note("connection", || "its sender's switch knows it as a reply".to_string());
                     let sides = Sides { egress: Some(true), ingress: None };
@@ -204,7 +207,9 @@ impl TableResolver {
             observer.note("connection", || {
                 "its sender's rules let it pass only as a reply, and nobody here may open what it replies to".to_string()
             });
-            return Err(known.denied(at, Cause::Reason(Reason::NoConnection)));
+            let denied = known.denied(at, Cause::Reason(Reason::NoConnection));
+            // What its receiver sends next may have it pass.
+            return Err(if may_resume { denied.for_this_alone() } else { denied });
         }
         match self.judge_side(network, Direction::Ingress, receiver, &at.key, observer) {
             Ok(_) | Err(_) if related() => Ok(self.related_passes(observer)),
@@ -215,6 +220,13 @@ impl TableResolver {
             }
             Err(cause) => Err(known.denied(at, cause)),
         }
+    }
+
+    /// Whether what the sender's switch remembers is older than the connection here, which it takes for replies in that.
+    fn is_outdated(&self, at: &Arrival<'_>, known: &Known) -> bool {
+        let connection = known.replaced().and_then(|id| self.connections.get(id));
+        at.half().remembers()
+            && connection.is_some_and(|connection| connection.key == at.key && connection.is_untold())
     }
 
     /// A gateway takes a packet to where its destination is (row A11), without a firewall of its own:

@@ -28,6 +28,7 @@ pub mod usage;
 
 use crate::control::clients::{Client, ControlCounters, Request};
 use crate::control::punt::PuntSocket;
+use crate::durations::Durations;
 use crate::engine::ring::{FrameConsumer, FrameProducer};
 use crate::engine::sys::Poller;
 use crate::engine::{Command, EXTERNAL, Inject, Miss, Returned, Shared};
@@ -110,6 +111,8 @@ pub struct SlowCounters {
     pub attach_failures: u64,
     /// Longest time from the receipt of an update to its being in force for every packet, microseconds.
     pub update_us_max: u64,
+    /// These times.
+    pub update: Durations,
 }
 
 /// The slow thread's ends of the channels to the engine.

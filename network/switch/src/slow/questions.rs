@@ -14,8 +14,10 @@
 //!
 //! Pure: no clock and no socket; `T` is a frame with what it needs to go on.
 
+use crate::durations::Durations;
 use crate::flow::{About, Asked, PortIndex};
 use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::time::Duration;
 use weir_model::entry::Vni;
 use weir_model::packet_in::{PACKETS_IN_MAX, PacketIn};
 
@@ -105,9 +107,9 @@ pub struct QuestionCounters {
     pub told: u64,
     /// Packets that could not be told because too many waited.
     pub untold: u64,
-    /// Time from the first frame to its answer in force, of all answered questions together, microseconds.
-    pub answer_us: u64,
-    /// The longest of them.
+    /// Times from the first frame to its answer in force.
+    pub answers: Durations,
+    /// The longest of them, microseconds.
     pub answer_us_max: u64,
     /// Frames dropped, by [`Dropped`].
     pub dropped: [u64; Dropped::ALL.len()],
@@ -278,7 +280,7 @@ impl<T> Questions<T> {
         self.counters.answered += 1;
         self.counters.released += question.held.len() as u64;
         let took_us = now_us.saturating_sub(question.since_us);
-        self.counters.answer_us += took_us;
+        self.counters.answers.add(Duration::from_micros(took_us));
         self.counters.answer_us_max = self.counters.answer_us_max.max(took_us);
         self.close(vni, &question);
         question.held.into_iter().map(|(_, frame, _)| frame).collect()

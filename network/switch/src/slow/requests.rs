@@ -115,8 +115,9 @@ impl<M: Mind> Slow<M> {
         }
         self.publish_and_wait()?;
         self.release_held(&changed)?;
-        let took_us = received.elapsed().as_micros() as u64;
-        self.counters.update_us_max = self.counters.update_us_max.max(took_us);
+        let took = received.elapsed();
+        self.counters.update.add(took);
+        self.counters.update_us_max = self.counters.update_us_max.max(took.as_micros() as u64);
         match taken {
             Ok(acks) => {
                 let acks = sign_acks(&self.identity.key, &self.identity.name, acks);
@@ -389,6 +390,7 @@ impl<M: Mind> Slow<M> {
             proofs_ahead,
             attach_failures,
             update_us_max,
+            update,
         } = self.counters;
         let gate = &self.gate.counters;
         let asked = &self.questions.counters;
@@ -430,7 +432,6 @@ impl<M: Mind> Slow<M> {
             ("questions_answered", asked.answered),
             ("questions_given_up", asked.given_up),
             ("questions_released", asked.released),
-            ("question_us", asked.answer_us),
             ("question_us_max", asked.answer_us_max),
             ("packets_in_told", asked.told),
             ("packets_in_untold", asked.untold),
@@ -447,6 +448,11 @@ impl<M: Mind> Slow<M> {
             ("clients_refused", self.control.clients_refused.load(Relaxed)),
         ] {
             put(name.to_string(), value);
+        }
+        for (name, value) in
+            update.counters("update_us").into_iter().chain(asked.answers.counters("question_us"))
+        {
+            put(name, value);
         }
         for (name, value) in self.handover.counters.all() {
             put(name.to_string(), value);

@@ -1,6 +1,8 @@
 use super::*;
 use crate::testing::*;
+use weir_model::entry::Rule;
 use weir_model::local::PortName;
+use weir_model::resource::{Action, Protocol};
 use weir_model::signed::{BatchHeader, GroupSignature, Signature};
 
 fn header(index: u64) -> SignedHeader {
@@ -76,6 +78,23 @@ fn a_trace_changes_nothing() {
     let report = switch.mind.trace(0, &from("b"), &reply.build(), None, &proofs).unwrap();
     let step = report.steps.iter().find(|step| step.stage == "connection").unwrap();
     assert_eq!(step.rule.as_deref(), Some("web"), "{}", step.detail);
+}
+
+#[test]
+fn a_trace_of_a_revoked_connection_says_what_revoked_it() {
+    let mut switch = switch();
+    let packet = |flags| tcp((ip("10.0.0.5"), 4000), (ip("10.0.0.6"), 80), flags).from(mac(5));
+    switch.at_port(1, "a", &packet(SYN).build());
+    let denying = Rule { action: Action::Deny, name: label("no-web"), ..allow_in("web", Protocol::TCP, Some(80)) };
+    for (version, rules, wanted) in [(8, vec![denying], "rule no-web"), (9, Vec::new(), "default-deny")] {
+        switch.apply(&policy(1, version, rules));
+        // Before a packet of it came, and behind one that ended it.
+        for _ in 0..2 {
+            let TraceVerdict::Drop { reason } = trace(&switch, &packet(ACK)).verdict else { panic!() };
+            assert_eq!(reason, wanted);
+            switch.at_port(1, "a", &packet(ACK).build());
+        }
+    }
 }
 
 #[test]

@@ -12,6 +12,7 @@
 
 mod joiner;
 
+use super::fragment::Stopped;
 use super::{Origin, Path, fragment, hand_over, outer_of};
 use crate::capture::Outer;
 use crate::engine::contained::{Hand, NOBODY};
@@ -395,12 +396,18 @@ impl Path {
         let verdict = if is_whole {
             forward::judge_ahead(&lookup, &mut self.last_flow, zone, ahead, packet, at.length)
         } else {
-            let (fragments, parsed) = (&mut self.fragments, &packet.parsed);
-            let (key, waits) =
-                fragment::key_of(fragments, counters, now_ms, zone, parsed, at.length, origin)?;
-            match waits {
-                false => forward::judge(&lookup, &mut self.last_flow, zone, &key, packet, at.length),
-                true => Verdict::Miss(MissReason::NoFlow, FlowKey { zone: 0, ..key }),
+            let (following, parsed) = (&mut self.following, &packet.parsed);
+            match fragment::key_of(following, counters, now_ms, zone, parsed, at.length, origin) {
+                Ok((key, false)) => {
+                    forward::judge(&lookup, &mut self.last_flow, zone, &key, packet, at.length)
+                }
+                Ok((key, true)) => Verdict::Miss(MissReason::NoFlow, FlowKey { zone: 0, ..key }),
+                Err(Stopped::Dropped) => return None,
+                Err(Stopped::Early) => {
+                    let held = &mut self.following.held;
+                    fragment::hold(held, counters, now_ms, &origin(), packet, frame);
+                    return None;
+                }
             }
         };
         match verdict {
@@ -409,7 +416,14 @@ impl Path {
                 let virtio = packet.offload.header(&packet.parsed);
                 let origin = origin();
                 let taken = hand_over(&self.shared, misses, &origin, key, reason, virtio, frame, 1);
-                fragment::missed(&mut self.fragments, now_ms, &origin, &packet.parsed, reason, taken);
+                fragment::missed(
+                    &mut self.following.fragments,
+                    now_ms,
+                    &origin,
+                    &packet.parsed,
+                    reason,
+                    taken,
+                );
                 self.missed |= taken;
             }
             Verdict::Forward { action, hash, slot } => {
