@@ -45,9 +45,10 @@ static u64 number_at(i32 folder, const u8 *name, u32 how) {
 
 u64 number_of(i32 fd) { return number_at(fd, (const u8 *)"", AT_EMPTY_PATH); }
 
-/* Kept while the descriptor is the same. */
+/* Kept while the descriptor is the same: closing one changes its word, if it is one that was seen. */
 static u64 folder_by_descriptor(u32 fd) {
   struct descriptor *d = &descriptors[fd];
+  seen(fd);
   u32 word = __atomic_load_n(&weir_states[fd], __ATOMIC_ACQUIRE);
   lock(d);
   if (!d->folder_known || d->folder_word != word) {

@@ -277,3 +277,46 @@ fn what_is_mounted_on_a_file_is_what_is_opened() {
     let asked = passed(&mut on) - before;
     assert!(asked <= 110, "the daemon was asked {asked} times");
 }
+
+/// Numbers of descriptors come again: what was known of a folder by its number ends with it, however the number was given.
+#[test]
+fn a_folders_number_that_another_folder_has_now_is_that_ones() {
+    let Some(on) = accelerated("numbers_of_folders") else { return };
+    python(
+        &on,
+        r#"
+import fcntl, os, subprocess
+for name in ('one', 'two'):
+    os.makedirs(f'{name}/below-{name}')
+    open(f'{name}/in-{name}', 'w').write(name)
+given = {
+    'fcntl': lambda f: fcntl.fcntl(f, fcntl.F_DUPFD_CLOEXEC, 40),
+    'dup2': lambda f: os.dup2(f, 41),
+    'dup': os.dup,
+}
+for way, copy in given.items():
+    for turn in range(3):
+        for name in ('one', 'two'):
+            opened = os.open(name, os.O_RDONLY | os.O_DIRECTORY)
+            number = copy(opened)
+            os.close(opened)
+            assert os.read(os.open(f'in-{name}', os.O_RDONLY, dir_fd=number), 9) == name.encode(), (way, name)
+            below = os.open(f'below-{name}', os.O_RDONLY | os.O_DIRECTORY, dir_fd=number)
+            assert os.listdir(below) == [], (way, name)
+            os.stat(f'below-{name}', dir_fd=number, follow_symlinks=False)
+            os.close(os.open(f'new-{way}-{turn}', os.O_CREAT | os.O_WRONLY, dir_fd=number))
+            assert f'new-{way}-{turn}' in os.listdir(name), (way, name)
+            os.close(below)
+            os.close(number)
+# What walks trees this way.
+for tree in 'abcd':
+    for folder in 'xyz':
+        os.makedirs(f'tree/{tree}/{folder}/deep-{tree}')
+        for file in 'fgh':
+            open(f'tree/{tree}/{folder}/deep-{tree}/{file}', 'w').write(file)
+            open(f'tree/{tree}/{folder}/{file}', 'w').write(file)
+found = subprocess.run(['find', 'tree', '-type', 'f'], capture_output=True, text=True)
+assert found.stderr == '' and len(found.stdout.split()) == 72, (found.stderr, len(found.stdout.split()))
+"#,
+    );
+}
