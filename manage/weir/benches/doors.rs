@@ -8,6 +8,7 @@
 #![allow(missing_docs, dead_code)] // parts of the tests' harness, of which this bench uses some
 #![allow(clippy::unwrap_used)] // a step that fails ends the bench
 
+#[allow(unused_imports)] // its scenarios are tests alone
 #[path = "../tests/doors.rs"]
 mod doors;
 
@@ -89,7 +90,9 @@ fn request_ms(context: &Context) -> f64 {
 
 /// Times of requests, until enough were made and `goes_on` says no more.
 fn series(context: &Context, goes_on: impl Fn() -> bool) -> Vec<f64> {
-    (0..WARM).for_each(|_| drop(request_ms(context)));
+    for _ in 0..WARM {
+        request_ms(context);
+    }
     let mut times_ms = Vec::new();
     while times_ms.len() < REQUESTS || goes_on() {
         times_ms.push(request_ms(context));
