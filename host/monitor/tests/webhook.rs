@@ -295,6 +295,19 @@ fn what_waits_too_long_gives_way_and_is_counted() {
     assert!((10..=11).contains(&taker.taken("firing").len()), "{:?}", taker.taken("firing"));
 }
 
+#[test]
+fn a_second_monitor_does_not_send_from_the_outbox_of_one_that_runs() {
+    let folder = tempfile::tempdir().unwrap();
+    let audit = folder.path().join("audit.log");
+    let taker = Taker::start("127.0.0.1:0", Manner::Takes);
+    let first = start(&audit, taker.address);
+    let second = Webhook::start(&audit, Box::new(Http(taker.address)), settings(Limits::default()));
+    let error = second.err().unwrap().to_string();
+    assert!(error.contains("another monitor sends from it"), "{error}");
+    drop(first);
+    start(&audit, taker.address);
+}
+
 const CHILD: &str = "WEIR_TEST_WEBHOOK_CHILD";
 
 /// What is killed by the test below: it writes alarms to the log, and sends them.

@@ -253,7 +253,10 @@ impl Monitor {
             degraded: shared.degraded.clone(),
             policies: shared.policies.iter().map(|policy| policy.common().name.clone()).collect(),
         };
-        lock(&shared.writer).log.write(unix_ms(), None, started)?;
+        let started = lock(&shared.writer).log.write(unix_ms(), None, started)?;
+        if let Some(webhook) = &shared.webhook {
+            webhook.tell(&started);
+        }
         let loop_thread = start_loop(engine, settings, shared.clone(), ordered, spent)?;
         let mut slow = Slow {
             shared: shared.clone(),

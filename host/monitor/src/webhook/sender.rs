@@ -9,7 +9,9 @@ use super::outbox::{Limits, Outbox, replace};
 use crate::audit::{self, Entry};
 use crate::error::{Error, Result};
 use crate::status::WebhookRow;
+use std::fs::{DirBuilder, File, OpenOptions};
 use std::hash::{BuildHasher, RandomState};
+use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver as Queue, RecvTimeoutError, SyncSender, TrySendError, sync_channel};
@@ -27,6 +29,8 @@ pub const WRONG_TRIES_MAX: u32 = 8;
 pub const RETRY_AFTER_MAX: Duration = Duration::from_secs(3600);
 /// Which alerts fire, beside the messages.
 const FIRING: &str = "firing";
+/// Held by who sends.
+const LOCK: &str = "lock";
 
 /// What a receiver says to a message.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -146,6 +150,25 @@ pub struct Webhook {
     shared: Arc<Shared>,
     queue: Option<SyncSender<Entry>>,
     threads: Vec<JoinHandle<()>>,
+    /// The lock; given back when this is dropped.
+    _held: File,
+}
+
+/// Takes the lock of an outbox, whose folder is made.
+fn hold(folder: &Path) -> Result<File> {
+    let failed = |error: std::io::Error| Error::io(format!("locking the outbox {}", folder.display()), error);
+    DirBuilder::new().recursive(true).mode(0o700).create(folder).map_err(failed)?;
+    let file = OpenOptions::new()
+        .write(true)
+        .create(true)
+        .truncate(false)
+        .open(folder.join(LOCK))
+        .map_err(failed)?;
+    rustix::fs::flock(&file, rustix::fs::FlockOperation::NonBlockingLockExclusive).map_err(|_| {
+        let text = "another monitor sends from it: end that one, or give this one a log of its own (--audit)";
+        failed(std::io::Error::other(text))
+    })?;
+    Ok(file)
 }
 
 impl Webhook {
@@ -163,6 +186,8 @@ impl Webhook {
     /// [`Error::Io`]: the outbox cannot be used.
     pub fn start(audit: &Path, receiver: Box<dyn Receiver>, settings: Settings) -> Result<Webhook> {
         let folder = Webhook::folder(audit);
+        // Before anything of it is touched: another monitor with the same log may run.
+        let held = hold(&folder)?;
         let outbox = Outbox::open(&folder, settings.limits)?;
         // A log that is not there, or is damaged, is the monitor's to judge.
         let newest = audit::read_all(audit).unwrap_or_default().last().map_or(0, |(_, entry)| entry.number);
@@ -186,7 +211,7 @@ impl Webhook {
             spawn("webhook-outbox", Box::new(move || keeper.run(&entries)))?,
             spawn("webhook-sender", Box::new(move || send(&sending, receiver, &settings)))?,
         ];
-        Ok(Webhook { shared, queue: Some(queue), threads })
+        Ok(Webhook { shared, queue: Some(queue), threads, _held: held })
     }
 
     /// Takes an entry of the log, at once.
