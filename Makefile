@@ -7,7 +7,7 @@ TARGET := $(if $(CARGO_TARGET_DIR),$(CARGO_TARGET_DIR),target)
 WEIR := $(TARGET)/release/weir
 LAB ?= two-tenants
 
-.PHONY: help lab lab-down test bench bench-attacks bench-files bench-filewall bench-monitor bench-plan bench-ports bench-trust lint fmt clean simulate soak-monitor \
+.PHONY: help lab lab-down test bench bench-attacks bench-doors bench-files bench-filewall bench-monitor bench-plan bench-ports bench-trust lint fmt clean simulate soak-monitor \
 	install-deps lab-deps guest-kernel nfs-peer s3-peer fuse-peer fs-suites suites build require-root
 
 help: ## list the targets
@@ -35,6 +35,9 @@ bench: require-root install-deps build ## run all comparisons with other systems
 
 bench-attacks: require-root install-deps ## what a controller that crashes, hangs or lies costs the others, and members that come and go (root)
 	cargo bench --locked -p weir --bench attacks
+
+bench-doors: ## what 10,000 silent strangers cost an operator's request
+	cargo bench --locked -p weir --bench doors
 
 bench-filewall: require-root install-deps ## FileWall beside a direct server and TCP tunnels (root)
 	cargo bench --locked -p weir-filewall --bench filewall

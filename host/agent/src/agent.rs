@@ -4,6 +4,7 @@ use crate::AgentError;
 use crate::config::{AgentConfig, check_controllers};
 use crate::dns;
 use crate::join;
+use crate::kept;
 use crate::link;
 use crate::ports::Keeper;
 use crate::punts::{self, Answerer};
@@ -54,6 +55,7 @@ impl Agent {
     /// # Errors
     /// What is missing or wrong in the state directory, such as that it has not joined.
     pub fn new(config: AgentConfig) -> Result<Agent, AgentError> {
+        kept::check(&config.state_dir)?;
         let membership = join::membership(&config.state_dir)?;
         let controllers = match (&config.controllers[..], membership) {
             ([], Some(member)) => member.controllers,
@@ -70,6 +72,7 @@ impl Agent {
         let identity = join::identity(&config.state_dir)?.public();
         // Read now, so that a wrong file is told at once and not at the first session.
         tls::session_config(&config.state_dir)?;
+        kept::record(&config.state_dir);
         let settings = session::Settings {
             actuator: config.name.clone(),
             role: config.role,

@@ -42,6 +42,18 @@ pub enum AgentError {
         /// Why.
         reason: String,
     },
+    /// A part of the state directory is missing or is another one.
+    #[error(
+        "{}: {problems}: bring it back from where it was, all of one time; or, if it is lost, say 'weir state accept --state {} --yes' \
+         and join again with a new token",
+        path.display(), path.display()
+    )]
+    Incomplete {
+        /// The directory.
+        path: PathBuf,
+        /// What is wrong.
+        problems: String,
+    },
     /// A join token is not one.
     #[error("the join token is not usable: {0}")]
     Token(String),

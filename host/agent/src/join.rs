@@ -14,6 +14,7 @@ mod http;
 
 use crate::AgentError;
 use crate::config::check_controllers;
+use crate::kept;
 use crate::session::renewal;
 use crate::session::tls::{pinned_config, session_config};
 use base64::Engine;
@@ -25,7 +26,7 @@ use rustls::pki_types::pem::PemObject;
 use serde::{Deserialize, Serialize};
 use sha2::{Digest as _, Sha256};
 use std::net::IpAddr;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::time::SystemTime;
 use weir_base::file::replace;
 use weir_model::Label;
@@ -152,9 +153,8 @@ pub(crate) fn keep_controllers(state_dir: &Path, controllers: &[String]) -> Resu
         return Ok(());
     }
     member.controllers = controllers.to_vec();
-    let path = state_dir.join(MEMBERSHIP_FILE);
     let text = serde_json::to_vec_pretty(&member).map_err(|error| AgentError::Join(error.to_string()))?;
-    replace(&path, &text, 0o644).map_err(|error| AgentError::file(path, error))
+    kept::write(state_dir, MEMBERSHIP_FILE, &text, 0o644)
 }
 
 /// Seed of the identity that signs acks.
@@ -186,6 +186,8 @@ pub async fn join(
     again: bool,
 ) -> Result<Joined, AgentError> {
     let token = parse_token(token)?;
+    // Before a key is made anew.
+    kept::check(state_dir)?;
     // A certificate that is over opens no session to renew it on.
     let over = || renewal::is_over(state_dir, SystemTime::now());
     if let Some(member) = membership(state_dir)?
@@ -350,10 +352,10 @@ fn keep(
         (MEMBERSHIP_FILE, &serde_json::to_vec_pretty(&member).map_err(json)?, 0o644),
     ];
     for (name, bytes, mode) in files {
-        let path: PathBuf = state_dir.join(name);
-        replace(&path, bytes, mode).map_err(|error| AgentError::file(path, error))?;
+        kept::write(state_dir, name, bytes, mode)?;
     }
     session_config(state_dir)?;
+    kept::record(state_dir);
     Ok(member)
 }
 

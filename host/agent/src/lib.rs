@@ -23,6 +23,7 @@ pub mod dns;
 pub mod error;
 pub mod frame;
 pub mod join;
+pub mod kept;
 pub mod link;
 pub mod metrics;
 pub mod mirror;

@@ -19,8 +19,20 @@ use std::path::{Path, PathBuf};
 
 /// Longest line that is read, bytes.
 pub const LINE_BYTES_MAX: u64 = 64 * 1024;
-/// Length at which the log is moved to `<file>.1` and begun anew, bytes. The chain goes on.
-pub const ROTATE_BYTES: u64 = 64 << 20;
+/// When a log is begun anew.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Rotation {
+    /// Length at which the log is moved to `<file>.1`, and begun anew, bytes. The chain goes on.
+    pub bytes_max: u64,
+    /// So many older ones are kept, `<file>.1` (the newest of them) and so on.
+    pub kept: u32,
+}
+
+impl Default for Rotation {
+    fn default() -> Rotation {
+        Rotation { bytes_max: 64 << 20, kept: 4 }
+    }
+}
 /// The hash before the first line.
 const START: &str = "0000000000000000000000000000000000000000000000000000000000000000";
 
@@ -321,6 +333,7 @@ pub struct Log {
     hash: String,
     number: u64,
     bytes: u64,
+    rotation: Rotation,
     /// The lock; given back when this is dropped.
     _held: File,
 }
@@ -352,6 +365,14 @@ impl Log {
     /// # Errors
     /// [`Error::Io`]; [`Error::Audit`] when it is damaged: move it away to begin anew.
     pub fn open(path: &Path) -> Result<Log> {
+        Log::open_with(path, Rotation::default())
+    }
+
+    /// The same, begun anew when it is told here.
+    ///
+    /// # Errors
+    /// As [`Log::open`].
+    pub fn open_with(path: &Path, rotation: Rotation) -> Result<Log> {
         let failed = |error| Error::io(format!("opening the audit log {}", path.display()), error);
         if let Some(folder) = path.parent() {
             std::fs::create_dir_all(folder).map_err(failed)?;
@@ -359,7 +380,7 @@ impl Log {
         // Before it is read: what another writes meanwhile would break the chain.
         let held = hold(path)?;
         let (mut hash, mut number) = (START.to_string(), 0);
-        let older = rotated(path);
+        let older = rotated(path, 1);
         for file in [&older, path] {
             if file.exists() {
                 let read = read(file)?;
@@ -370,7 +391,7 @@ impl Log {
         }
         let file = OpenOptions::new().append(true).create(true).open(path).map_err(failed)?;
         let bytes = file.metadata().map_err(failed)?.len();
-        Ok(Log { path: path.to_path_buf(), file, hash, number, bytes, _held: held })
+        Ok(Log { path: path.to_path_buf(), file, hash, number, bytes, rotation, _held: held })
     }
 
     /// The hash of the newest line.
@@ -387,19 +408,25 @@ impl Log {
             let what = format!("writing the audit log {}", path.display());
             move |error: std::io::Error| Error::io(what, error)
         };
-        if self.bytes >= ROTATE_BYTES {
-            std::fs::rename(&self.path, rotated(&self.path)).map_err(failed(&self.path))?;
-            self.file =
-                OpenOptions::new().append(true).create(true).open(&self.path).map_err(failed(&self.path))?;
-            self.bytes = 0;
+        // A log that cannot be moved is written on: an entry matters more than a length.
+        if (self.bytes >= self.rotation.bytes_max || self.was_moved())
+            && let Err(error) = self.begin_anew()
+        {
+            tracing::warn!(%error, path = %self.path.display(), "the audit log is not begun anew");
         }
         let entry = Entry { number: self.number + 1, unix_ms, policy, what };
         let json = serde_json::to_string(&entry)
             .map_err(|error| failed(&self.path)(std::io::Error::other(error)))?;
         let hash = chain(&self.hash, &json);
         let line = format!("{hash} {json}\n");
-        self.file.write_all(line.as_bytes()).map_err(failed(&self.path))?;
-        self.file.sync_data().map_err(failed(&self.path))?;
+        if let Err(error) = self.file.write_all(line.as_bytes()).and_then(|()| self.file.sync_data()) {
+            // Half a line would break the chain for good.
+            let mended = self.file.set_len(self.bytes);
+            if let Err(error) = mended {
+                tracing::error!(%error, path = %self.path.display(), "half a line stays in the audit log");
+            }
+            return Err(failed(&self.path)(error));
+        }
         self.bytes += line.len() as u64;
         self.hash = hash;
         self.number = entry.number;
@@ -407,10 +434,70 @@ impl Log {
     }
 }
 
-fn rotated(path: &Path) -> PathBuf {
+impl Log {
+    /// Whether somebody else has moved the log away, as programs that rotate logs do, or deleted it.
+    fn was_moved(&self) -> bool {
+        use std::os::unix::fs::MetadataExt;
+        let which = |status: std::fs::Metadata| (status.dev(), status.ino());
+        let (own, there) =
+            (self.file.metadata().map(which), std::fs::symlink_metadata(&self.path).map(which));
+        match (own, there) {
+            (Ok(own), Ok(there)) => own != there,
+            (_, Err(error)) => error.kind() == std::io::ErrorKind::NotFound,
+            (Err(_), Ok(_)) => false,
+        }
+    }
+
+    /// Moves the log and those before it on by one, and begins a new one.
+    fn begin_anew(&mut self) -> std::io::Result<()> {
+        if !self.was_moved() {
+            for number in (1..self.rotation.kept).rev() {
+                let (from, to) = (rotated(&self.path, number), rotated(&self.path, number + 1));
+                match std::fs::rename(from, to) {
+                    Err(error) if error.kind() != std::io::ErrorKind::NotFound => return Err(error),
+                    _ => {}
+                }
+            }
+            std::fs::rename(&self.path, rotated(&self.path, 1))?;
+        }
+        let flags = rustix::fs::OFlags::NOFOLLOW.bits().cast_signed();
+        let mut options = OpenOptions::new();
+        options.append(true).create(true);
+        self.file = std::os::unix::fs::OpenOptionsExt::custom_flags(&mut options, flags).open(&self.path)?;
+        self.bytes = self.file.metadata()?.len();
+        // The names are kept as surely as the lines.
+        self.path.parent().map_or(Ok(()), |folder| File::open(folder)?.sync_all())
+    }
+}
+
+/// The name of an older log: 1 is the newest of them.
+fn rotated(path: &Path, number: u32) -> PathBuf {
     let mut name = path.as_os_str().to_os_string();
-    name.push(".1");
+    name.push(format!(".{number}"));
     PathBuf::from(name)
+}
+
+/// Reads a log with the older ones that are left, oldest first, and checks that the chain goes through all of them.
+///
+/// # Errors
+/// [`Error::Io`], [`Error::Audit`].
+pub fn read_all(path: &Path) -> Result<Vec<(String, Entry)>> {
+    let older = (1..=Rotation::default().kept).map(|number| rotated(path, number));
+    let older: Vec<PathBuf> = older.take_while(|file| file.exists()).collect();
+    let mut all: Vec<(String, Entry)> = Vec::new();
+    for file in older.iter().rev().map(PathBuf::as_path).chain([path]) {
+        let entries = match read_after(file, all.last()) {
+            // One that was moved a moment ago is begun anew with the next entry.
+            Err(Error::Io { error, .. })
+                if error.kind() == std::io::ErrorKind::NotFound && file == path && !all.is_empty() =>
+            {
+                break;
+            }
+            other => other?,
+        };
+        all.extend(entries);
+    }
+    Ok(all)
 }
 
 /// Reads a log, with the hash of each line, and checks the chain. The first line of a log that continues another is
@@ -419,6 +506,11 @@ fn rotated(path: &Path) -> PathBuf {
 /// # Errors
 /// [`Error::Io`], [`Error::Audit`].
 pub fn read(path: &Path) -> Result<Vec<(String, Entry)>> {
+    read_after(path, None)
+}
+
+/// The same, of a log that goes on after an entry.
+fn read_after(path: &Path, before: Option<&(String, Entry)>) -> Result<Vec<(String, Entry)>> {
     let failed = |error| Error::io(format!("reading the audit log {}", path.display()), error);
     let mut reader = BufReader::new(File::open(path).map_err(failed)?);
     let mut entries: Vec<(String, Entry)> = Vec::new();
@@ -432,7 +524,7 @@ pub fn read(path: &Path) -> Result<Vec<(String, Entry)>> {
         }
         let number = entries.len() + 1;
         let wrong = |reason: String| Error::Audit { path: path.to_path_buf(), line: number, reason };
-        let (hash, entry) = parse(&line, entries.last()).map_err(wrong)?;
+        let (hash, entry) = parse(&line, entries.last().or(before)).map_err(wrong)?;
         entries.push((hash, entry));
     }
 }

@@ -30,6 +30,9 @@ fn measured(alarm: &Alarm) -> String {
         "forks" => {
             format!("{found} processes were forked within the window; the policy allows fewer than {limit}")
         }
+        "growth" => format!(
+            "{found} processes more live than the fewest of the long window; the policy allows fewer than {limit}"
+        ),
         "depth" => format!(
             "a chain of {found} young processes, each forked by the one before; the policy allows fewer than {limit}"
         ),

@@ -24,6 +24,13 @@ pub enum Reason {
         /// Allowed.
         limit: u64,
     },
+    /// So many more lived than there were at some time of a long window.
+    Growth {
+        /// Found.
+        found: u64,
+        /// Allowed.
+        limit: u64,
+    },
     /// A chain of young processes was so long.
     Depth {
         /// Found.
@@ -76,6 +83,7 @@ impl Reason {
         match self {
             Reason::Living { found, limit } => ("living", found, limit),
             Reason::Forks { found, limit } => ("forks", found, limit),
+            Reason::Growth { found, limit } => ("growth", found, limit),
             Reason::Depth { found, limit } => ("depth", found, limit),
             Reason::Breadth { found, limit } => ("breadth", found, limit),
             Reason::MemoryUsed { found, limit } => ("memory-used-bytes", found, limit),

@@ -212,6 +212,13 @@ impl Levers {
         }
     }
 
+    /// Whether the cgroup that was opened is there still. One that was removed answers nothing any more, also when another of the same
+    /// name was made since.
+    pub fn is_there(&self) -> bool {
+        let told = self.events.as_ref().or(self.state.as_ref()).or(self.processes.as_ref());
+        told.is_none_or(|file| rustix::io::pread(file, &mut [0; 16][..], 0).is_ok())
+    }
+
     /// Whether it has processes; `true` where that is not told.
     pub fn populated(&self) -> bool {
         let mut buffer = [0; 128];

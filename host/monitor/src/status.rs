@@ -119,6 +119,30 @@ pub struct GuestRow {
     pub starved: u64,
 }
 
+/// What is sent to the webhook.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct WebhookRow {
+    /// Alerts that fire.
+    pub firing: u64,
+    /// Messages that wait to be taken.
+    pub waiting: u64,
+    /// Their bytes.
+    pub waiting_bytes: u64,
+    /// Messages that were taken.
+    pub sent: u64,
+    /// Tries that failed.
+    pub failed: u64,
+    /// Messages that gave way to newer ones, because too many waited.
+    pub dropped: u64,
+    /// Messages that were given up, because the receiver calls them wrong.
+    pub refused: u64,
+    /// Messages that wait, or waited, in memory only, because the disk took them not.
+    pub unkept: u64,
+    /// Why the newest try failed, if it did.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub problem: Option<String>,
+}
+
 /// All of it.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Status {
@@ -193,6 +217,9 @@ pub struct Status {
     /// The guests.
     #[serde(default)]
     pub guests: Vec<GuestRow>,
+    /// The webhook, if there is one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub webhook: Option<WebhookRow>,
 }
 
 /// A label's value as Prometheus wants it.
@@ -305,6 +332,22 @@ impl Status {
         );
         let starved = guests(|guest| guest.starved as f64);
         family("guest_starved_total", "counter", "Times that a guest's emulator got no processor", &starved);
+        let sent = |of: fn(&WebhookRow) -> u64| -> Vec<(String, f64)> {
+            self.webhook.iter().map(|row| (String::new(), of(row) as f64)).collect()
+        };
+        let of_webhook: [(&str, &str, &str, fn(&WebhookRow) -> u64); 8] = [
+            ("webhook_firing", "gauge", "Alerts that fire", |row| row.firing),
+            ("webhook_waiting", "gauge", "Alerts that wait to be taken", |row| row.waiting),
+            ("webhook_waiting_bytes", "gauge", "Bytes of alerts that wait", |row| row.waiting_bytes),
+            ("webhook_sent_total", "counter", "Alerts that the webhook took", |row| row.sent),
+            ("webhook_failed_total", "counter", "Tries that the webhook did not take", |row| row.failed),
+            ("webhook_dropped_total", "counter", "Alerts that gave way to newer ones", |row| row.dropped),
+            ("webhook_refused_total", "counter", "Alerts that the webhook calls wrong", |row| row.refused),
+            ("webhook_unkept_total", "counter", "Alerts that waited in memory only", |row| row.unkept),
+        ];
+        for (name, kind, help, of) in of_webhook {
+            family(name, kind, help, &sent(of));
+        }
         family("query_value", "gauge", "Value of a query, where it is a number", &queries);
         self.lateness(&mut text);
         text

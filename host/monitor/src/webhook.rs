@@ -1,46 +1,29 @@
 //! Alarms in the form that Prometheus' alertmanager sends to its webhooks (version 4), so that whatever takes those takes
 //! ours.
+//!
+//! ```text
+//!  audit log ──► alerts: which of them fire, which are over ──► outbox, on disk ──► sender ──► receiver
+//! ```
+//!
+//! Invariants
+//! - What the audit log has is told: an entry that finds no room in the queue, or that a killed monitor had not put into the outbox, is
+//!   read from the log.
+//! - What is in the outbox stays there until the receiver has taken it, over restarts too, in order; a receiver may see the same twice,
+//!   with the same fingerprint. The outbox is bounded, and what was dropped for that is counted.
+//! - The loop, and the thread that writes the log, wait for none of this.
+
+pub mod alerts;
+pub mod outbox;
+pub mod sender;
+
+pub use alerts::{Firing, Message};
+pub use outbox::{Limits, Outbox};
+pub use sender::{Answer, Receiver, Settings, Webhook, judge};
 
 use crate::audit::{Entry, What};
-use crate::explain;
-use serde::Serialize;
-use std::collections::BTreeMap;
-
-/// A message.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "camelCase")]
-pub struct Message {
-    version: &'static str,
-    group_key: String,
-    truncated_alerts: u64,
-    status: &'static str,
-    receiver: &'static str,
-    group_labels: BTreeMap<&'static str, String>,
-    common_labels: BTreeMap<&'static str, String>,
-    common_annotations: BTreeMap<&'static str, String>,
-    #[serde(rename = "externalURL")]
-    external_url: &'static str,
-    alerts: Vec<Alert>,
-}
-
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "camelCase")]
-struct Alert {
-    status: &'static str,
-    labels: BTreeMap<&'static str, String>,
-    annotations: BTreeMap<&'static str, String>,
-    starts_at: String,
-    ends_at: String,
-    #[serde(rename = "generatorURL")]
-    generator_url: &'static str,
-    fingerprint: String,
-}
-
-/// The time that alertmanager writes for "not yet".
-const NOT_YET: &str = "0001-01-01T00:00:00Z";
 
 /// The name of the alert of an entry; nothing for entries that are no alarm and end none.
-fn name(entry: &Entry) -> Option<String> {
+pub(crate) fn name(entry: &Entry) -> Option<String> {
     Some(match &entry.what {
         What::Alarm(alarm) => format!("weir-monitor-{}", alarm.measure),
         What::Guest(alarm) => format!("weir-monitor-guest-{}", alarm.measure),
@@ -52,7 +35,7 @@ fn name(entry: &Entry) -> Option<String> {
         What::Query { .. } => "weir-monitor-query".into(),
         What::HostFailed { .. } => "weir-monitor-host-failed".into(),
         What::Resynced { .. } => "weir-monitor-lost-events".into(),
-        // The end of an alarm must carry the labels of its start, of which the measure is not known here.
+        // They end what began with other entries.
         What::Settled { .. }
         | What::Recovered
         | What::Restarted { .. }
@@ -82,45 +65,6 @@ pub fn is_end(entry: &Entry) -> bool {
         entry.what,
         What::Settled { .. } | What::Recovered | What::Restarted { .. } | What::HostRecovered { .. }
     )
-}
-
-/// The message for an entry; nothing for entries that are no alarm and end none.
-pub fn message(entry: &Entry) -> Option<Message> {
-    let (name, severity) = (name(entry)?, severity(entry)?);
-    let mut labels = BTreeMap::from([("alertname", name), ("severity", severity.to_string())]);
-    if let Some(policy) = &entry.policy {
-        labels.insert("policy", policy.clone());
-    }
-    if let What::HostFailed { host, .. } = &entry.what {
-        labels.insert("host", host.clone());
-    }
-    let annotations = BTreeMap::from([
-        ("summary", explain::line(entry)),
-        ("description", explain::text(entry, &[])),
-        ("event", entry.number.to_string()),
-    ]);
-    let group_key = format!("{{}}:{{alertname=\"{}\"}}", labels["alertname"]);
-    let alert = Alert {
-        status: "firing",
-        labels: labels.clone(),
-        annotations: annotations.clone(),
-        starts_at: rfc3339(entry.unix_ms),
-        ends_at: NOT_YET.into(),
-        generator_url: "",
-        fingerprint: format!("{:016x}", entry.number),
-    };
-    Some(Message {
-        version: "4",
-        group_key,
-        truncated_alerts: 0,
-        status: "firing",
-        receiver: "weir-monitor",
-        group_labels: BTreeMap::from([("alertname", labels["alertname"].clone())]),
-        common_labels: labels,
-        common_annotations: annotations,
-        external_url: "",
-        alerts: vec![alert],
-    })
 }
 
 /// A time as RFC 3339 wants it, in UTC (the civil calendar from days: Howard Hinnant's algorithm).

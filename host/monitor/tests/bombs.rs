@@ -1,7 +1,13 @@
 //! The shell's fork bomb, in a cage.
 
-use crate::cage::{Cage, Watched, until};
-use weir_monitor::audit::{What, read};
+use crate::cage::{Cage, Watched, policies, until};
+use std::sync::mpsc::sync_channel;
+use weir_monitor::audit::{Entry, What, read};
+use weir_monitor::engine::{Engine, NOTES_MAX, cgroups_below};
+use weir_monitor::incident::{Note, Outcome};
+use weir_monitor::kernel::{Kernel, Way};
+use weir_monitor::levers::Levers;
+use weir_sensor::now_ns;
 
 /// Each doubles and ends, as everybody knows it.
 const BOMB: &str = "f() { f | f & }; f";
@@ -81,6 +87,75 @@ fn a_deep_bomb_is_gone() {
     is_repaired("a_deep_bomb_is_gone", DEEP, "{ depth: 40 }", "depth", false);
 }
 
+/// Ten forks a second, of which each stays: no limit of a window of milliseconds sees that.
+const SLOW: &str = "while :; do sleep 1000 & sleep 0.1; done";
+
+#[test]
+fn a_slow_bomb_is_gone() {
+    let when = "{ living: 40, forks: 100, breadth: 2000, growth: 30, growth-window-ms: 600000 }";
+    is_repaired("a_slow_bomb_is_gone", SLOW, when, "growth", false);
+}
+
+/// A service whose processes are replaced as fast does not grow.
+#[test]
+fn what_replaces_its_processes_is_no_slow_bomb() {
+    const NAME: &str = "what_replaces_its_processes_is_no_slow_bomb";
+    let cage = match Cage::new(60, 512 << 20) {
+        Ok(cage) => cage,
+        Err(reason) => return println!("NOT RUN {NAME}: {reason}"),
+    };
+    let watched = match Watched::start(
+        &policy(&cage, "{ growth: 30, growth-window-ms: 600000 }", "report", false),
+        false,
+    ) {
+        Ok(watched) => watched,
+        Err(reason) => return println!("NOT RUN {NAME}: {reason}"),
+    };
+    let mut service = cage.start("i=0; while [ $i -lt 300 ]; do sleep 0.05 & i=$((i+1)); wait; done; exit 7");
+    assert_eq!(service.wait().unwrap().code(), Some(7));
+    until("all forks in the tree", || watched.monitor.status().forks >= 300);
+    assert_eq!(watched.monitor.status().policies[0].alarms, 0);
+}
+
+/// The loop still has the levers of a cgroup that was removed, and made anew under its name.
+#[test]
+fn a_bomb_in_a_cgroup_made_anew_is_killed_and_said_to_be() {
+    const NAME: &str = "a_bomb_in_a_cgroup_made_anew_is_killed_and_said_to_be";
+    let cage = match Cage::new(200, 512 << 20) {
+        Ok(cage) => cage,
+        Err(reason) => return println!("NOT RUN {NAME}: {reason}"),
+    };
+    let kernel = match Kernel::open() {
+        Ok(kernel) if kernel.way() == Way::Bpf => kernel,
+        other => return println!("NOT RUN {NAME}: {:?}", other.map(|kernel| kernel.degraded)),
+    };
+    let (notes, told) = sync_channel(NOTES_MAX);
+    let policies = policies(&policy(&cage, "{ breadth: 40 }", "freeze-kill", false));
+    let mut engine = Engine::new(kernel, policies, Vec::new(), notes).unwrap();
+    let before = Levers::open(&cage.folder).unwrap();
+    assert!(before.is_there());
+    std::fs::remove_dir(&cage.folder).unwrap();
+    std::fs::create_dir(&cage.folder).unwrap();
+    assert!(!before.is_there() && !before.thaw(), "it is another cgroup now");
+    engine.redefine(0, &cgroups_below(&cage.folder).unwrap());
+    let mut bomber = cage.start(BROAD);
+    let mut incident = None;
+    until("the alarm and its end", || {
+        engine.step(now_ns());
+        incident = incident.or_else(|| {
+            told.try_iter().find_map(|note| match note {
+                Note::Incident(incident) => Some(incident),
+                _ => None,
+            })
+        });
+        incident.is_some() && cage.processes().is_empty()
+    });
+    let incident = incident.unwrap();
+    assert_eq!(incident.outcome, Outcome::Acted, "{incident:?}");
+    assert!(incident.frozen, "by the levers of the cgroup that is there: {incident:?}");
+    bomber.wait().unwrap();
+}
+
 #[test]
 fn a_dry_run_touches_nothing() {
     const NAME: &str = "a_dry_run_touches_nothing";
@@ -130,15 +205,51 @@ fn a_policy_for_the_monitors_own_cgroup_is_refused() {
     let Some(mount) = weir_monitor::levers::mount() else {
         return println!("NOT RUN {NAME}: cgroups of version 2 are not mounted");
     };
-    let text = format!(
-        "kind: fork-bomb\nname: own\ncgroup: {}\nwhen: {{ living: 5000 }}\naction: freeze-kill\n",
-        mount.display()
-    );
-    match Watched::start(&text, false) {
-        Err(reason) if reason.contains("the monitor itself is in its cgroup") => {}
-        Err(reason) => println!("NOT RUN {NAME}: {reason}"),
-        Ok(_) => panic!("it would freeze itself"),
+    for action in ["freeze-kill", "report"] {
+        let text = format!(
+            "kind: fork-bomb\nname: own\ncgroup: {}\nwhen: {{ living: 5000 }}\naction: {action}\n",
+            mount.display()
+        );
+        match Watched::start(&text, false) {
+            Err(reason) if reason.contains("the monitor itself is in its cgroup") => {}
+            Err(reason) => println!("NOT RUN {NAME}: {reason}"),
+            Ok(_) => panic!("it would judge itself, with {action}"),
+        }
     }
+}
+
+/// A cgroup that is made later, removed and made anew is that of its policy each time; meanwhile the policies beside it act.
+#[test]
+fn a_policy_without_its_cgroup_stops_nobody_and_follows_it() {
+    const NAME: &str = "a_policy_without_its_cgroup_stops_nobody_and_follows_it";
+    let cage = match Cage::new(200, 512 << 20) {
+        Ok(cage) => cage,
+        Err(reason) => return println!("NOT RUN {NAME}: {reason}"),
+    };
+    std::fs::remove_dir(&cage.folder).unwrap();
+    let watched = match Watched::start(&policy(&cage, "{ breadth: 40 }", "freeze-kill", false), false) {
+        Ok(watched) => watched,
+        Err(reason) => return println!("NOT RUN {NAME}: {reason}"),
+    };
+    for round in 1..=2 {
+        std::fs::create_dir(&cage.folder).unwrap();
+        let mut bomber = cage.start("while :; do sleep 1000 & sleep 0.01; done");
+        until("the end of the bomb", || {
+            let settled = |entry: &Entry| matches!(entry.what, What::Settled { .. });
+            watched.monitor.recent().iter().filter(|entry| settled(entry)).count() >= round
+        });
+        bomber.wait().unwrap();
+        until("an empty cage", || cage.processes().is_empty());
+        until("the end of the cgroup", || std::fs::remove_dir(&cage.folder).is_ok());
+    }
+    let recent = watched.monitor.recent();
+    let outcomes = recent.iter().filter_map(|entry| match &entry.what {
+        What::Alarm(alarm) => Some(alarm.outcome.as_str()),
+        _ => None,
+    });
+    assert!(outcomes.clone().count() >= 2);
+    assert!(outcomes.clone().all(|outcome| outcome == "acted"), "{:?}", outcomes.collect::<Vec<_>>());
+    std::fs::create_dir(&cage.folder).unwrap();
 }
 
 /// As a monitor that is killed between freeze and thaw leaves it.

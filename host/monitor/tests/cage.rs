@@ -181,6 +181,7 @@ impl Watched {
             without_bpf,
             ring,
             on_entry: Box::new(|_| ()),
+            webhook: None,
         })
         .map_err(|error| error.to_string())?;
         Ok(Watched { monitor, folder })

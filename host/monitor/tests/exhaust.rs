@@ -59,6 +59,7 @@ fn guard() {
         ring: None,
         without_bpf: false,
         on_entry: Box::new(move |entry| drop(tell.send(entry.clone()))),
+        webhook: None,
     })
     .unwrap();
     println!("GUARD up");

@@ -28,6 +28,7 @@ fn start(folder: &std::path::Path) -> Result<Monitor, String> {
         without_bpf: false,
         ring: None,
         on_entry: Box::new(|_| ()),
+        webhook: None,
     })
     .map_err(|error| error.to_string())
 }

@@ -4,7 +4,7 @@
 //! sum ([`BODIES_BYTES_MAX`]) and each in time ([`BODY_TIMEOUT`]).
 
 use crate::types::{ApiError, BODY_BYTES_MAX};
-use crate::words;
+use crate::{within, words};
 use axum::body::{Bytes, HttpBody as _};
 use axum::extract::{FromRequest, FromRequestParts, Path, Query, Request};
 use axum::http::request::Parts;
@@ -12,6 +12,7 @@ use axum::http::{HeaderMap, header};
 use serde::de::DeserializeOwned;
 use std::time::Duration;
 use tokio::sync::{Semaphore, SemaphorePermit};
+use utoipa::ToSchema;
 
 /// Most bytes of all bodies that are read at a time.
 pub const BODIES_BYTES_MAX: usize = 4 * BODY_BYTES_MAX;
@@ -77,7 +78,7 @@ async fn whole(request: Request) -> Result<Bytes, ApiError> {
     }
 }
 
-impl<T: DeserializeOwned, S: Send + Sync> FromRequest<S> for Strict<T> {
+impl<T: DeserializeOwned + ToSchema, S: Send + Sync> FromRequest<S> for Strict<T> {
     type Rejection = ApiError;
 
     async fn from_request(request: Request, _: &S) -> Result<Self, ApiError> {
@@ -86,7 +87,10 @@ impl<T: DeserializeOwned, S: Send + Sync> FromRequest<S> for Strict<T> {
                 "a body is JSON here: say so with 'Content-Type: application/json'",
             ));
         }
-        parse(&whole(request).await?).map(Strict)
+        let body = whole(request).await?;
+        let parsed = parse(&body)?;
+        within::check(&T::name(), &body)?;
+        Ok(Strict(parsed))
     }
 }
 
@@ -138,6 +142,7 @@ fn innermost(error: &dyn std::error::Error) -> String {
 /// # Errors
 /// `invalid`, with the path of the field.
 pub fn parse<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, ApiError> {
+    within::count(bytes)?;
     let mut json = serde_json::Deserializer::from_slice(bytes);
     let value = serde_path_to_error::deserialize(&mut json).map_err(|error| {
         let path = error.path().to_string();

@@ -9,6 +9,7 @@
 //! domain its signature.
 
 mod backend;
+pub mod bounds;
 pub mod client;
 pub mod domains;
 mod extract;
@@ -21,6 +22,7 @@ pub mod serve;
 pub mod server;
 pub mod tls;
 pub mod types;
+pub mod within;
 pub mod words;
 
 pub use backend::{Backend, Caller, Reply, TOKEN_CALLER, WatchStep};

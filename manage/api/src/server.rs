@@ -1,6 +1,7 @@
 //! The routes.
 
 use crate::backend::{Backend, Caller, WatchStep};
+use crate::bounds;
 use crate::domains::{AddDomain, DomainDescription, DomainList, DomainResponse, QUESTION_BYTES_MAX};
 use crate::extract::{Asked, Named, Raw, Strict};
 pub use crate::extract::{BODIES_BYTES_MAX, BODY_TIMEOUT, OPEN_BODY_BYTES_MAX, parse};
@@ -144,9 +145,13 @@ fn routes() -> OpenApiRouter<Arc<dyn Backend>> {
         .routes(routes!(metrics))
 }
 
-/// The OpenAPI 3.1 document.
-pub fn openapi() -> utoipa::openapi::OpenApi {
-    routes().merge(open_routes()).into_openapi()
+/// The OpenAPI 3.1 document, with the bounds of what requests hold.
+pub fn openapi() -> serde_json::Value {
+    // It is made of this program's own types.
+    let made = serde_json::to_value(routes().merge(open_routes()).into_openapi());
+    let mut document = made.unwrap_or_default();
+    bounds::apply(&mut document);
+    document
 }
 
 fn open_routes() -> OpenApiRouter<Arc<dyn Backend>> {
@@ -628,6 +633,6 @@ async fn readyz(backend: Shared) -> Result<&'static str, ApiError> {
 
 /// This document.
 #[utoipa::path(get, path = "/v1/openapi.json", responses((status = 200, body = String)))]
-async fn document() -> Json<utoipa::openapi::OpenApi> {
+async fn document() -> Json<serde_json::Value> {
     Json(openapi())
 }

@@ -2,6 +2,8 @@
 
 #![allow(clippy::unwrap_used)]
 
+mod document;
+
 use std::net::{IpAddr, Ipv4Addr};
 use std::sync::Arc;
 use tokio::sync::mpsc;
@@ -34,9 +36,11 @@ impl Backend for Rote {
         Box::pin(async move {
             assert_eq!(caller.0, TOKEN_CALLER, "these clients come with the token");
             for document in &request.resources {
-                serde_json::from_value::<Resource>(document.clone()).map_err(|error| {
+                let resource = serde_json::from_value::<Resource>(document.clone()).map_err(|error| {
                     ApiError::field("network/red", FieldError::new("mtu", "1", error.to_string()))
                 })?;
+                let id = resource.id().to_string();
+                resource.validate().map_err(|error| ApiError::field(id, error))?;
             }
             let changes = request
                 .delete
@@ -177,8 +181,10 @@ impl Backend for Rote {
     }
     fn repair(&self, _: Caller, name: Label, request: RepairRequest) -> Reply<'_, RepairResponse> {
         Box::pin(async move {
-            assert_eq!((name.as_str(), request.cgroup.as_str()), ("h1", "machines/web"));
-            Ok(RepairResponse { version: 9, in_force: false })
+            if (name.as_str(), request.cgroup.as_str()) != ("h1", "machines/web") {
+                return Err(ApiError::not_found("no such cgroup"));
+            }
+            Ok(RepairResponse { version: 9, in_force: false, outcome: None })
         })
     }
     fn filewall(
@@ -189,9 +195,11 @@ impl Backend for Rote {
         request: FileWallRequest,
     ) -> Reply<'_, FileWallResponse> {
         Box::pin(async move {
-            assert_eq!((name.as_str(), wall.as_str()), ("h1", "wall"));
-            assert_eq!(request.files.unwrap()[0].name, "a.yaml");
-            Ok(FileWallResponse { version: 10, in_force: true })
+            let first = request.files.unwrap_or_default().first().map(|file| file.name.clone());
+            if (name.as_str(), wall.as_str(), first.as_deref()) != ("h1", "wall", Some("a.yaml")) {
+                return Err(ApiError::not_found("no such order"));
+            }
+            Ok(FileWallResponse { version: 10, in_force: true, outcome: None })
         })
     }
     fn domain(&self) -> Reply<'_, DomainDescription> {
@@ -202,7 +210,9 @@ impl Backend for Rote {
     }
     fn add_domain(&self, _: Caller, request: AddDomain) -> Reply<'_, DomainResponse> {
         Box::pin(async move {
-            assert_eq!((request.domain, request.underlays), (east(), vec!["198.18.2.0/24".to_owned()]));
+            if (request.domain, request.underlays) != (east(), vec!["198.18.2.0/24".to_owned()]) {
+                return Err(ApiError::not_found("no such domain"));
+            }
             Ok(DomainResponse { version: 11 })
         })
     }

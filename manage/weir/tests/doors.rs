@@ -31,11 +31,11 @@ fn wait(what: &str, mut done: impl FnMut() -> bool) {
     }
 }
 
-struct Controller {
+pub struct Controller {
     process: Child,
     dir: tempfile::TempDir,
-    api: SocketAddr,
-    session: SocketAddr,
+    pub api: SocketAddr,
+    pub session: SocketAddr,
     runtime: tokio::runtime::Runtime,
 }
 
@@ -47,7 +47,7 @@ impl Drop for Controller {
 }
 
 impl Controller {
-    fn start() -> Controller {
+    pub fn start() -> Controller {
         let dir = tempfile::tempdir().unwrap();
         // Held together until the numbers are known, so that they differ.
         let held: Vec<TcpListener> =
@@ -70,7 +70,7 @@ impl Controller {
         controller
     }
 
-    fn context(&self) -> Option<Context> {
+    pub fn context(&self) -> Option<Context> {
         serde_json::from_slice(&std::fs::read(self.dir.path().join("state/admin.json")).ok()?).ok()
     }
 

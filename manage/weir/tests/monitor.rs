@@ -329,6 +329,10 @@ fn alarms_go_to_the_webhook_and_metrics_to_the_collector() {
     let alert = sink.wait_for("/alerts", |body| body["commonLabels"]["policy"] == "bombs");
     assert_eq!((&alert["version"], &alert["status"]), (&"4".into(), &"firing".into()), "{alert}");
     assert_eq!(alert["alerts"][0]["labels"]["alertname"], "weir-monitor-living", "{alert}");
+    // And that it is over, of the same alert.
+    let over = |body: &Value| body["status"] == "resolved" && body["commonLabels"]["policy"] == "bombs";
+    let over = sink.wait_for("/alerts", over);
+    assert_eq!(over["alerts"][0]["fingerprint"], alert["alerts"][0]["fingerprint"], "{over}");
     let of_policy = |body: &Value| {
         let metrics = body["resourceMetrics"][0]["scopeMetrics"][0]["metrics"].as_array()?;
         let alarms = metrics.iter().find(|metric| metric["name"] == "weir_monitor_policy_alarms_total")?;
@@ -427,8 +431,9 @@ fn a_hosts_monitor_tells_the_controllers_and_obeys_their_signed_orders() {
     // What they order is done, for as long as it stands.
     let mut sleeper = cage.start("sleep 1000");
     system::wait_for("a process in the cage", BOUND, || Ok(!cage.empty())).unwrap();
-    lab.ok(&["monitor", "order", "h2", "freeze", &cage.name, "--wait-s", "60"]);
-    system::wait_for("the freeze", BOUND, || Ok(cage.frozen())).unwrap();
+    // The command waits for what the monitor did: it is done when it says so.
+    let said = lab.ok(&["monitor", "order", "h2", "freeze", &cage.name, "--wait-s", "60"]);
+    assert!(cage.frozen() && said.contains("was carried out"), "{said}");
     told(&format!("freeze of cgroup {} was ordered", cage.name));
     assert_eq!(health().unwrap().repairs.len(), 1);
     // A monitor that was away does what was ordered, and undoes what was withdrawn.
@@ -440,13 +445,26 @@ fn a_hosts_monitor_tells_the_controllers_and_obeys_their_signed_orders() {
     system::wait_for("the thaw", BOUND, || Ok(!cage.frozen())).unwrap();
     assert!(sleeper.try_wait().unwrap().is_none(), "it lives");
     lab.ok(&["monitor", "order", "h2", "kill", &cage.name, "--wait-s", "60"]);
-    sleeper.wait().unwrap();
+    assert!(system::wait_for("its end", BOUND, || Ok(sleeper.try_wait().unwrap().is_some())).is_ok());
+    // What the monitor cannot do has its reason, and is no success.
+    let ordered = |cgroup: &str, wait_s: &str| {
+        lab.weir(&["monitor", "order", "h2", "kill", cgroup, "--wait-s", wait_s])
+    };
+    let none = ordered("wxweir-no-such-cgroup", "60");
+    let said = text(&none.stdout);
+    assert_eq!(none.status.code(), Some(1), "{said}");
+    assert!(said.contains("wxweir-no-such-cgroup") && said.contains("NOT carried out"), "{said}");
+    lab.ok(&["monitor", "order", "h2", "release", "wxweir-no-such-cgroup", "--wait-s", "60"]);
     // Somebody killed what ran there, whoever that was.
     told("the main process of the service, was ended by SIGKILL");
     // It was killed once: what comes into the cage later lives, also after a restart of the monitor.
     let mut later = cage.start("sleep 1000");
     system::wait_for("a process in the cage", BOUND, || Ok(!cage.empty())).unwrap();
     drop(monitor);
+    // Nobody is there to say that it was done.
+    let nobody = ordered("wxweir-later", "3");
+    assert_eq!(nobody.status.code(), Some(5), "{}", text(&nobody.stdout));
+    lab.ok(&["monitor", "order", "h2", "release", "wxweir-later", "--wait-s", "60"]);
     let monitor = start();
     told(&format!("kill of cgroup {} was ordered", cage.name));
     assert!(later.try_wait().unwrap().is_none(), "an order is carried out once");

@@ -15,6 +15,7 @@ use super::stream::{Stream, StreamEvent, TO_CONTROLLER_MAX};
 use super::{Counters, Input, Output, Report, Session, Settings};
 use crate::config::check_controllers;
 use crate::join;
+use crate::kept;
 use crate::link::LinkEvent;
 use crate::shared::{Shared, SwitchSender};
 use std::collections::VecDeque;
@@ -121,7 +122,11 @@ pub async fn run(shared: Arc<Shared>, plan: Plan, mut events: mpsc::Receiver<Lin
             // Others fill the switch's queue too, so whether there is room is looked at once more.
             event = from_streams.recv(), if held.is_none() => held = event,
             () = tokio::time::sleep(Duration::from_millis(ROOM_CHECK_MS)), if held.is_some() => {}
-            _ = looks.tick() => driver.renew(),
+            _ = looks.tick() => {
+                driver.renew();
+                // What came since, such as the switch's numbers, must stay.
+                kept::record(&driver.plan.state_dir);
+            }
             _ = key_looks.tick(), if driver.changes_keys() => driver.rotate(),
             () = tokio::time::sleep_until(tick.unwrap_or(driver.started).into()), if tick.is_some() => {
                 driver.step_all(&Input::Tick);
@@ -240,11 +245,6 @@ impl Driver {
         }
     }
 
-    /// A session that is established.
-    fn established(&self) -> Option<u64> {
-        self.sessions.iter().find(|one| one.session.established()).map(|one| one.number)
-    }
-
     fn stream_event(&mut self, generation: u64, event: StreamEvent) {
         let of = |one: &&mut One| one.stream.as_ref().is_some_and(|stream| stream.generation == generation);
         let Some(one) = self.sessions.iter_mut().find(of) else { return };
@@ -253,6 +253,7 @@ impl Driver {
             StreamEvent::Connected => self.step(number, Input::Connected),
             StreamEvent::Closed(reason) => {
                 one.stream = None;
+                self.renewal.ended(number, SystemTime::now());
                 self.step(number, Input::Closed(reason));
             }
             StreamEvent::Frame(frame) => {
@@ -370,8 +371,16 @@ impl Driver {
                 self.came.push(self.sessions[at].number);
             }
             Output::Keys(frame) => self.about_keys.push(frame),
-            Output::Certificate(pem) => self.keep_certificate(&pem),
+            Output::Certificate(pem) => {
+                let number = self.sessions[at].number;
+                self.keep_certificate(number, &pem);
+            }
             Output::Report(report @ Report::NotRenewed { .. }) => {
+                let number = self.sessions[at].number;
+                if !self.renewal.answered(number) {
+                    tracing::debug!("{report}; nobody waits for it any more");
+                    return None;
+                }
                 self.shared.metrics.renewals_failed.count();
                 tracing::warn!("{report}");
             }
@@ -408,10 +417,18 @@ impl Driver {
 
     /// Asks for a new certificate when it is time.
     fn renew(&mut self) {
-        let Some(number) = self.established().filter(|_| !self.changes_keys()) else { return };
+        if self.changes_keys() {
+            return;
+        }
+        let established = self.sessions.iter().filter(|one| one.session.established());
+        let established: Vec<u64> = established.map(|one| one.number).collect();
+        let Some(number) = self.renewal.whom(&established) else { return };
         match self.renewal.request(SystemTime::now()) {
             Ok(None) => {}
-            Ok(Some(csr_pem)) => self.step(number, Input::Say(Box::new(ToController::Renew { csr_pem }))),
+            Ok(Some(csr_pem)) => {
+                self.renewal.was_asked(number);
+                self.step(number, Input::Say(Box::new(ToController::Renew { csr_pem })));
+            }
             Err(error) => tracing::warn!(%error, "the certificate cannot be renewed"),
         }
     }
@@ -500,12 +517,15 @@ impl Driver {
         self.publish();
     }
 
-    fn keep_certificate(&mut self, pem: &str) {
+    fn keep_certificate(&mut self, number: u64, pem: &str) {
+        let waited = self.renewal.answered(number);
         match self.renewal.keep(pem, SystemTime::now()) {
             Ok(life) => {
                 self.shared.metrics.renewals_done.count();
                 tracing::info!(until_s = life.until_s, "the certificate is renewed");
             }
+            // Another controller was quicker.
+            Err(error) if !waited => tracing::debug!(%error, "a certificate that nobody waits for any more"),
             Err(error) => {
                 self.shared.metrics.renewals_failed.count();
                 tracing::warn!(%error, "the certificate is not renewed: the present one stays");

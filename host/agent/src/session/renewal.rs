@@ -7,15 +7,16 @@
 //! Invariants
 //! - What comes back is kept only when it is for our key and our name, ends at the domain's authority,
 //!   and lasts longer than what we have; else the old one stays.
-//! - One request a session is open, and after a failure the next comes no sooner than [`RETRY_S`].
+//! - One request is open of all sessions: the next comes when it was answered, its session has ended, or after [`RETRY_S`], and goes to
+//!   another controller. An answer that nobody waits for (of a controller that was given up) is no failure.
 
 use super::tls;
 use crate::AgentError;
 use crate::join::Keys;
+use crate::kept;
 use rustls::pki_types::UnixTime;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
-use weir_base::file::replace;
 use weir_model::Label;
 use weir_model::join::CERTIFICATE_FILE;
 use x509_parser::prelude::{FromDer, X509Certificate};
@@ -76,12 +77,40 @@ pub struct Renewal {
     name: Label,
     /// No request before this.
     not_before: SystemTime,
+    /// The session that was asked and has not answered.
+    asked: Option<u64>,
+    /// The session that was asked last.
+    last: Option<u64>,
 }
 
 impl Renewal {
     /// For an actuator.
     pub fn new(state_dir: PathBuf, name: Label) -> Renewal {
-        Renewal { state_dir, name, not_before: UNIX_EPOCH }
+        Renewal { state_dir, name, not_before: UNIX_EPOCH, asked: None, last: None }
+    }
+
+    /// Whom to ask of the sessions that there are: the one after who was asked last.
+    pub fn whom(&self, sessions: &[u64]) -> Option<u64> {
+        let last = self.last.and_then(|last| sessions.iter().position(|one| *one == last));
+        let next = last.map_or(0, |last| last + 1);
+        sessions.get(next).or(sessions.first()).copied()
+    }
+
+    /// It was asked.
+    pub fn was_asked(&mut self, session: u64) {
+        (self.asked, self.last) = (Some(session), Some(session));
+    }
+
+    /// A session has answered; says whether that was waited for.
+    pub fn answered(&mut self, session: u64) -> bool {
+        self.asked.take_if(|asked| *asked == session).is_some()
+    }
+
+    /// A session has ended: what it was asked is asked of another one soon.
+    pub fn ended(&mut self, session: u64, now: SystemTime) {
+        if self.answered(session) {
+            self.not_before = self.not_before.min(now + Duration::from_secs(LOOK_S));
+        }
     }
 
     /// The request (PEM) to send now, if it is time for one.
@@ -101,7 +130,6 @@ impl Renewal {
     /// # Errors
     /// It is not what was asked for; the old one stays.
     pub fn keep(&mut self, certificate_pem: &str, now: SystemTime) -> Result<Life, AgentError> {
-        let path = self.state_dir.join(CERTIFICATE_FILE);
         let wrong = |reason: &str| AgentError::Material {
             what: "the renewed certificate".to_string(),
             reason: reason.to_string(),
@@ -126,7 +154,8 @@ impl Renewal {
         if new.until_s <= old.until_s {
             return Err(wrong("it does not last longer than the present one"));
         }
-        replace(&path, certificate_pem.as_bytes(), 0o644).map_err(|error| AgentError::file(path, error))?;
+        kept::write(&self.state_dir, CERTIFICATE_FILE, certificate_pem.as_bytes(), 0o644)?;
+        kept::record(&self.state_dir);
         self.not_before = UNIX_EPOCH;
         Ok(new)
     }

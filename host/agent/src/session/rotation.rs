@@ -17,6 +17,7 @@
 use super::tls;
 use crate::AgentError;
 use crate::join::{Keys, identity};
+use crate::kept;
 use rcgen::KeyPair as TlsKey;
 use rustls::pki_types::UnixTime;
 use serde::{Deserialize, Serialize};
@@ -162,9 +163,9 @@ impl Rotation {
             (CERTIFICATE_FILE, certificate_pem.as_bytes(), 0o644),
         ];
         for (name, bytes, mode) in files {
-            let path = self.state_dir.join(name);
-            replace(&path, bytes, mode).map_err(|error| AgentError::file(path, error))?;
+            kept::write(&self.state_dir, name, bytes, mode)?;
         }
+        kept::record(&self.state_dir);
         Ok(())
     }
 

@@ -54,6 +54,7 @@ pub fn monitor(text: &str, ordinary: bool) -> Running {
         without_bpf: false,
         ring: None,
         on_entry: Box::new(move |entry| drop(tell.send(entry.clone()))),
+        webhook: None,
     })
     .unwrap();
     Running { monitor, entries, _folder: folder }

@@ -53,6 +53,11 @@ impl Engine {
         let armed = &mut self.armed[at];
         let marked = armed.marked.take();
         let Policy::ForkBomb(bomb) = &armed.policy else { return };
+        let (bomb, all) = (bomb.when, self.tree.scope(at).all_living());
+        let grown = armed.growth.as_mut().map_or(0, |growth| {
+            growth.sample(now, all);
+            growth.found(now, all)
+        });
         if now < armed.quiet_until_ns || armed.following.is_some() {
             return;
         }
@@ -60,12 +65,19 @@ impl Engine {
         let over = |found: u64, limit: Option<u64>| {
             limit.filter(|limit| found >= *limit).map(|limit| (found, limit))
         };
-        if let Some((found, limit)) = over(scope.living(now), bomb.when.living) {
+        if let Some((found, limit)) = over(scope.living(now), bomb.living) {
             self.strike(at, now, Reason::Living { found, limit }, None);
-        } else if let Some((found, limit)) = over(scope.forks(now), bomb.when.forks) {
+        } else if let Some((found, limit)) = over(scope.forks(now), bomb.forks) {
             self.strike(at, now, Reason::Forks { found, limit }, None);
         } else if let Some((reason, place)) = marked {
             self.strike(at, now, reason, Some(place));
+        } else if let Some((found, limit)) = over(grown, bomb.growth) {
+            self.strike(at, now, Reason::Growth { found, limit }, None);
+            // What stays is dealt with: else it would be told again until the window has passed.
+            let all = self.tree.scope(at).all_living();
+            if let Some(growth) = &mut self.armed[at].growth {
+                growth.forgive(now, all);
+            }
         }
     }
 }

@@ -30,7 +30,10 @@ impl Engine {
     pub(super) fn halt(&mut self, at: usize, blamed: Blamed, incident: &mut Incident) {
         if self.levers(at).is_some_and(Levers::can_freeze) {
             self.freeze(at, incident, Levers::freeze_briefly);
-            return;
+            // Else it is gone, or another of the same name is there by now.
+            if incident.frozen {
+                return;
+            }
         }
         if self.freeze_borrowed(at, blamed, incident) {
             return;

@@ -30,6 +30,7 @@ use crate::pace::Signs;
 use crate::policy::{Action, Policy, Whitelist};
 use crate::query::{Queries, Query};
 use crate::resident::present;
+use crate::tree::growth::Growth;
 use crate::tree::scope::{Members, Scope};
 use crate::tree::{Counters, ForkTree, NODES_MAX, Node, Place};
 use rustix::fd::OwnedFd;
@@ -83,6 +84,7 @@ struct Armed {
     usage: Option<hog::Usage>,
     stall: Option<stall::Stall>,
     watch: Option<service::Watch>,
+    growth: Option<Growth>,
     /// A chain or a breadth over its limit, seen while events were applied.
     marked: Option<(Reason, Place)>,
     /// A chain or a breadth near its limit, seen in the last step.
@@ -206,14 +208,17 @@ impl Engine {
         self.armed.iter().map(|armed| &armed.policy)
     }
 
-    /// Has what was opened of a policy's cgroup anew, which was made, or made anew; returns what it had. While it acts it keeps that.
-    pub fn refit(&mut self, policy: usize, fitted: Fitted) -> Fitted {
+    /// Has what was opened of a policy's cgroup anew, which was made, or made anew; returns what it had.
+    ///
+    /// # Errors
+    /// What was given: while it acts it keeps what it has, and must be given that again.
+    pub fn refit(&mut self, policy: usize, fitted: Fitted) -> std::result::Result<Fitted, Fitted> {
         match self.armed.get_mut(policy) {
-            Some(armed) if armed.following.is_none() && armed.borrowed.is_none() => Fitted {
+            Some(armed) if armed.following.is_none() && armed.borrowed.is_none() => Ok(Fitted {
                 levers: std::mem::replace(&mut armed.levers, fitted.levers),
                 usage: std::mem::replace(&mut armed.usage, fitted.usage),
-            },
-            _ => fitted,
+            }),
+            _ => Err(fitted),
         }
     }
 
@@ -525,6 +530,12 @@ fn arm(policy: Policy) -> Result<Armed> {
         Policy::Service(service) => Some(service::Watch::new(service)),
         _ => None,
     };
+    let growth = match &policy {
+        Policy::ForkBomb(bomb) if bomb.when.growth.is_some() => {
+            Some(Growth::new(bomb.when.growth_window_ms.saturating_mul(1_000_000)))
+        }
+        _ => None,
+    };
     Ok(Armed {
         policy,
         whitelist,
@@ -533,6 +544,7 @@ fn arm(policy: Policy) -> Result<Armed> {
         usage,
         stall,
         watch,
+        growth,
         marked: None,
         near: false,
         quiet_until_ns: 0,

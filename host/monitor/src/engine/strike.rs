@@ -11,7 +11,7 @@ use crate::hurry;
 use crate::incident::{Incident, LISTED_MAX, Note, Outcome, Reason, Suspect};
 use crate::kernel::Way;
 use crate::levers::Levers;
-use crate::policy::Action;
+use crate::policy::{Action, Policy};
 use crate::tree::{Choice, ForkTree, KILLED, Node, Place, YOUNG_NS};
 use rustix::fd::OwnedFd;
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
@@ -52,6 +52,14 @@ fn hold(process: u32) -> Option<OwnedFd> {
     // 0 and what is no positive number would mean groups of processes.
     let process = i32::try_from(process).ok().filter(|process| *process > 1).and_then(Pid::from_raw)?;
     pidfd_open(process, PidfdFlags::empty()).ok()
+}
+
+/// The long window of a policy.
+fn growth_window_ns(policy: &Policy) -> u64 {
+    match policy {
+        Policy::ForkBomb(bomb) => bomb.when.growth_window_ms.saturating_mul(1_000_000),
+        _ => YOUNG_NS,
+    }
 }
 
 fn suspect(tree: &ForkTree, place: Option<Place>) -> Suspect {
@@ -112,8 +120,10 @@ impl Engine {
         }
         self.release_halted();
         let thaws = acts && action == Action::FreezeKill && self.levers(at).is_some_and(Levers::can_freeze);
-        let thawed = !thaws || self.levers(at).is_some_and(Levers::thaw);
-        let given_back = self.armed[at].borrowed.take().is_none_or(|levers| levers.thaw());
+        // In a cgroup that is gone nobody is frozen; what bears its name now is another, which was frozen by other levers.
+        let let_go = |levers: &Levers| levers.thaw() || !levers.is_there();
+        let thawed = !thaws || self.levers(at).is_some_and(let_go);
+        let given_back = self.armed[at].borrowed.take().is_none_or(|levers| let_go(&levers));
         if !(thawed && given_back) {
             incident.outcome = Outcome::Unable;
         }
@@ -153,6 +163,7 @@ impl Engine {
         let (tree, armed, protected, pages) = (&mut self.tree, &self.armed[at], &self.protected, &self.pages);
         let since = match reason {
             Reason::Living { .. } | Reason::Forks { .. } => tree.scope(at).since(now),
+            Reason::Growth { .. } => now.saturating_sub(growth_window_ns(&armed.policy)).max(1),
             _ => now.saturating_sub(YOUNG_NS),
         };
         // On a busy machine a bomb is older than the window when it is noticed: its first process counts as young, too.
@@ -227,7 +238,7 @@ impl Engine {
             Reason::Forks { .. } => u64::from(node.forks.saturating_sub(node.inherited)),
             _ => 0,
         };
-        if matches!(reason, Reason::Living { .. }) {
+        if matches!(reason, Reason::Living { .. } | Reason::Growth { .. }) {
             self.tree.children(place, |child| own += u64::from(child.alive && child.born_ns >= since));
         }
         Extent { top: own.saturating_mul(2) >= weight, since_ns: old }

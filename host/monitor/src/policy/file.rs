@@ -3,8 +3,8 @@
 use super::guest::GuestFields;
 use super::service::ServiceFields;
 use super::{
-    Action, COMM_BYTES, Common, Context, ForkBomb, ForkBombWhen, MemoryHog, MemoryHogWhen, NAME_CHARS_MAX,
-    POLICIES_MAX, Policy, Stalled, WHITELIST_MAX, WINDOW_MS_MAX, is_plain,
+    Action, COMM_BYTES, Common, Context, ForkBomb, ForkBombWhen, GROWTH_WINDOW_MS, MemoryHog, MemoryHogWhen,
+    NAME_CHARS_MAX, POLICIES_MAX, Policy, Stalled, WHITELIST_MAX, WINDOW_MS_MAX, is_plain,
 };
 use crate::error::{Error, Result};
 use serde::Deserialize;
@@ -62,7 +62,7 @@ const BUILTIN: &str = "\
 kind: fork-bomb
 name: builtin-fork-bomb
 action: report
-when: { living: 512, depth: 64, window-ms: 500 }
+when: { living: 512, depth: 64, window-ms: 500, growth: 1024, growth-window-ms: 600000 }
 ---
 kind: memory-hog
 name: builtin-memory-hog
@@ -280,14 +280,23 @@ fn field<T: for<'de> Deserialize<'de>>(name: &str, value: Option<Value>) -> std:
 
 fn fork_bomb_when(value: Option<Value>) -> std::result::Result<ForkBombWhen, String> {
     let when: ForkBombWhen = field("when", value)?;
-    if when.living.is_none() && when.forks.is_none() && when.depth.is_none() && when.breadth.is_none() {
-        return Err("when: give at least one of living, forks, depth, breadth".into());
+    let limits =
+        [when.living, when.forks, when.depth.map(u64::from), when.breadth.map(u64::from), when.growth];
+    if limits.iter().all(Option::is_none) {
+        return Err("when: give at least one of living, forks, depth, breadth, growth".into());
     }
-    if when.living == Some(0) || when.forks == Some(0) || when.depth == Some(0) || when.breadth == Some(0) {
+    if limits.contains(&Some(0)) {
         return Err("when: a limit of 0 would always be passed".into());
     }
     if !(10..=WINDOW_MS_MAX).contains(&when.window_ms) {
         return Err(format!("when: window-ms must be from 10 to {WINDOW_MS_MAX}, not {}", when.window_ms));
+    }
+    if !GROWTH_WINDOW_MS.contains(&when.growth_window_ms) {
+        let (least, most) = (GROWTH_WINDOW_MS.start(), GROWTH_WINDOW_MS.end());
+        return Err(format!(
+            "when: growth-window-ms must be from {least} to {most}, not {}",
+            when.growth_window_ms
+        ));
     }
     Ok(when)
 }

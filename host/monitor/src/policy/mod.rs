@@ -33,6 +33,8 @@ pub fn is_plain(path: &std::path::Path) -> bool {
 pub const WHITELIST_MAX: usize = 256;
 /// Longest window, ms.
 pub const WINDOW_MS_MAX: u64 = 600_000;
+/// Shortest and longest window of growth, ms.
+pub const GROWTH_WINDOW_MS: std::ops::RangeInclusive<u64> = 1000..=86_400_000;
 
 /// What is done to a culprit.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
@@ -94,13 +96,25 @@ pub struct ForkBombWhen {
     pub depth: Option<u32>,
     /// So many living children of one process.
     pub breadth: Option<u32>,
+    /// So many more processes live than the fewest of the long window.
+    pub growth: Option<u64>,
     /// The window, ms.
     pub window_ms: u64,
+    /// The long window, ms.
+    pub growth_window_ms: u64,
 }
 
 impl Default for ForkBombWhen {
     fn default() -> ForkBombWhen {
-        ForkBombWhen { living: None, forks: None, depth: None, breadth: None, window_ms: 250 }
+        ForkBombWhen {
+            living: None,
+            forks: None,
+            depth: None,
+            breadth: None,
+            growth: None,
+            window_ms: 250,
+            growth_window_ms: 600_000,
+        }
     }
 }
 

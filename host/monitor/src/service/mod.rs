@@ -22,6 +22,7 @@ use crate::query::{Answer, QUERIES_MAX, Queries, Query};
 use crate::remote::{Remote, RingFile};
 use crate::runner::{self, Work};
 use crate::status::Status;
+use crate::webhook::Webhook;
 use std::collections::{BTreeMap, VecDeque};
 use std::io::Read;
 use std::path::{Path, PathBuf};
@@ -66,6 +67,8 @@ pub struct Config {
     pub without_bpf: bool,
     /// Who is told of entries.
     pub on_entry: OnEntry,
+    /// Where alarms are sent; it is told of entries too.
+    pub webhook: Option<Arc<Webhook>>,
 }
 
 /// What the loop shows.
@@ -96,6 +99,8 @@ impl Default for Snapshot {
 enum Order {
     Redefine(usize, Vec<u64>),
     Refit(usize, engine::Fitted),
+    /// Back from the loop, which was acting: to be given again.
+    NotRefitted(usize, engine::Fitted),
     Attach(usize, View),
     AttachReader(usize, View),
     AttachForQueries(usize, View),
@@ -131,6 +136,8 @@ struct Shared {
     kernel_box: Option<View>,
     kernel: String,
     degraded: Option<String>,
+    /// Shown with the rest.
+    webhook: Option<Arc<Webhook>>,
 }
 
 fn lock<T>(of: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -183,7 +190,8 @@ impl Monitor {
     /// # Errors
     /// What is wrong with a policy, the audit log or the machine.
     pub fn start(config: Config) -> Result<Monitor> {
-        let Config { policies, queries, settings, audit, sensors, ring, without_bpf, on_entry } = config;
+        let Config { policies, queries, settings, audit, sensors, ring, without_bpf, on_entry, webhook } =
+            config;
         let log = Log::open(&audit)?;
         let hook = policies.iter().any(|policy| policy.common().action == Action::Hook);
         let kernel = if without_bpf {
@@ -233,6 +241,7 @@ impl Monitor {
             kernel_box: kernel.view()?,
             kernel: kernel.way().name().to_string(),
             degraded: kernel.degraded.clone(),
+            webhook,
         });
         let (commands, ran) = runner::start(policies.len(), works(&policies))?;
         let mut engine = Engine::new(kernel, policies, queries, notes)?
@@ -244,7 +253,10 @@ impl Monitor {
             degraded: shared.degraded.clone(),
             policies: shared.policies.iter().map(|policy| policy.common().name.clone()).collect(),
         };
-        lock(&shared.writer).log.write(unix_ms(), None, started)?;
+        let started = lock(&shared.writer).log.write(unix_ms(), None, started)?;
+        if let Some(webhook) = &shared.webhook {
+            webhook.tell(&started);
+        }
         let loop_thread = start_loop(engine, settings, shared.clone(), ordered, spent)?;
         let mut slow = Slow {
             shared: shared.clone(),
@@ -269,10 +281,14 @@ impl Monitor {
     }
 
     /// Carries out what somebody above the host orders, and writes down what came of it.
-    pub fn carry_out(&self, version: u64, cgroup: &str, what: Ordered) {
-        let problem = ordered::carry_out(cgroup, what).err();
-        let order = what.name().to_string();
+    ///
+    /// # Errors
+    /// Why it was not done, in words.
+    pub fn carry_out(&self, version: u64, cgroup: &str, what: Ordered) -> std::result::Result<(), String> {
+        let outcome = ordered::carry_out(cgroup, what);
+        let (order, problem) = (what.name().to_string(), outcome.clone().err());
         self.shared.write(None, What::Ordered { cgroup: cgroup.to_string(), order, version, problem });
+        outcome
     }
 
     /// Ends it: the loop first, then what it told is written.
@@ -346,9 +362,14 @@ fn obey(engine: &mut Engine, order: Order, spent: &SyncSender<Order>) {
             drop(spent.try_send(Order::Redefine(policy, cgroups)));
         }
         Order::Refit(policy, fitted) => {
-            let old = engine.refit(policy, fitted);
-            drop(spent.try_send(Order::Refit(policy, old)));
+            let back = match engine.refit(policy, fitted) {
+                Ok(old) => Order::Refit(policy, old),
+                Err(kept) => Order::NotRefitted(policy, kept),
+            };
+            drop(spent.try_send(back));
         }
+        // It goes the other way only.
+        Order::NotRefitted(..) => {}
         Order::Attach(policy, view) => engine.attach(policy, view),
         Order::AttachReader(policy, view) => engine.attach_reader(policy, view),
         Order::Claim(policy, process) => engine.claim(policy, process),
@@ -478,7 +499,12 @@ impl Slow {
 
     /// Follows cgroups and boxes that come and go. An order that finds no room is given again later.
     fn refresh(&mut self) {
-        self.returned.try_iter().for_each(drop);
+        for back in self.returned.try_iter() {
+            if let Order::NotRefitted(policy, kept) = back {
+                drop(kept);
+                self.fitted.remove(&policy);
+            }
+        }
         for (at, policy) in self.shared.policies.iter().enumerate() {
             if let Some(cgroup) = &policy.common().cgroup
                 && let Ok(cgroups) = engine::cgroups_below(&levers::folder(cgroup))
@@ -567,6 +593,9 @@ impl Shared {
                     explain::line(&entry).replace('\n', ", ")
                 );
                 (writer.on_entry)(&entry);
+                if let Some(webhook) = &self.webhook {
+                    webhook.tell(&entry);
+                }
                 let mut recent = lock(&self.recent);
                 if recent.len() == RECENT_MAX {
                     recent.pop_front();

@@ -112,6 +112,7 @@ impl Shared {
             queries: self.query_rows(&snapshot),
             hosts: self.host_rows(),
             guests: self.guest_rows(),
+            webhook: self.webhook.as_ref().map(|webhook| webhook.row()),
         }
     }
 }

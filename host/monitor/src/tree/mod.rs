@@ -11,8 +11,10 @@
 //! - An event costs a number of steps that does not depend on the size of the tree. Finding a culprit visits each node
 //!   once, and happens only after an alarm.
 //!
-//! [`scope`] counts, for each policy, the living processes that were born lately; [`walk`] finds culprits.
+//! [`scope`] counts, for each policy, the living processes that were born lately; [`growth`] how many more there are than there were;
+//! [`walk`] finds culprits.
 
+pub mod growth;
 mod index;
 pub mod scope;
 mod walk;

@@ -34,6 +34,8 @@ pub struct Scope {
     /// One part more than the window, because the newest is not full.
     parts: [Part; PARTS as usize + 1],
     newest: u64,
+    /// All that live in it, however old.
+    all_living: u64,
 }
 
 impl Scope {
@@ -46,7 +48,13 @@ impl Scope {
             // Later changes must not allocate.
             cgroups.reserve_exact(CGROUPS_MAX - cgroups.len());
         }
-        Scope { members, part_ns: (window_ns / PARTS).max(1), parts: Default::default(), newest: 0 }
+        Scope {
+            members,
+            part_ns: (window_ns / PARTS).max(1),
+            parts: Default::default(),
+            newest: 0,
+            all_living: 0,
+        }
     }
 
     /// Replaces the cgroups, sorted and at most [`CGROUPS_MAX`], of a scope that has them. Returns whether that changed
@@ -76,6 +84,7 @@ impl Scope {
     }
 
     pub(super) fn born(&mut self, born_ns: u64) {
+        self.all_living += 1;
         if born_ns == 0 || self.part_ns == 0 {
             return;
         }
@@ -92,6 +101,7 @@ impl Scope {
     }
 
     pub(super) fn gone(&mut self, born_ns: u64) {
+        self.all_living = self.all_living.saturating_sub(1);
         if born_ns == 0 || self.part_ns == 0 {
             return;
         }
@@ -113,6 +123,11 @@ impl Scope {
         let newest = now_ns.checked_div(self.part_ns).unwrap_or(0);
         let counts = |part: &&Part| part.number + PARTS >= newest && part.number <= newest.max(self.newest);
         self.parts.iter().filter(counts).map(|part| u64::from(of(part))).sum()
+    }
+
+    /// All living processes, also those that were there before the monitor.
+    pub fn all_living(&self) -> u64 {
+        self.all_living
     }
 
     /// Living processes that were born in the window before `now_ns`.

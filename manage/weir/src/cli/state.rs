@@ -1,4 +1,4 @@
-//! `weir state`: whether the state directory of a controller is whole, and what to do where it is not.
+//! `weir state`: whether the state directory of a controller, a host or a gateway is whole, and what to do where it is not.
 
 use super::Failure;
 use crate::roles::manifest;
@@ -11,7 +11,8 @@ use std::process::ExitCode;
 pub(super) enum State {
     /// Say what is missing, damaged or of another time (exit code 4); reads only
     Check(Place),
-    /// Take the directory as it is now: what is missing from it is never asked for again. While its controller does not run
+    /// Take the directory as it is now: what is missing from it is never asked for again; a host without its key joins anew. While its
+    /// controller or host does not run
     Accept(Change),
     /// Put a member's place in the order aside, so that it joins its group anew. While its controller does not run
     Rejoin(Change),
@@ -19,7 +20,7 @@ pub(super) enum State {
 
 #[derive(Debug, Args)]
 pub(super) struct Place {
-    /// State directory of the controller
+    /// State directory of the controller, host or gateway
     #[arg(long, value_name = "DIRECTORY")]
     state: PathBuf,
 }
@@ -62,7 +63,7 @@ impl State {
                 if !yes {
                     return Err(unsure(&format!(
                         "{}: {}. What was lost is lost: a controller that gets new keys is another one for hosts and for the \
-                         other controllers, and one without its log begins again.",
+                         other controllers, and one without its log begins again; a host without its keys joins anew, with a token.",
                         state.display(),
                         if told.is_empty() { "nothing is missing" } else { &told }
                     )));
@@ -70,6 +71,12 @@ impl State {
                 let generation = manifest::accept(&state).map_err(wrong)?;
                 say!("{} is taken as it is (generation {generation}).", state.display());
                 Ok(ExitCode::SUCCESS)
+            }
+            State::Rejoin(Change { place: Place { state }, .. }) if weir_agent::kept::is_host(&state) => {
+                Err(Failure::Input(format!(
+                    "{} is of a host, which has no place in an order: 'weir state accept' and a new token let it join anew",
+                    state.display()
+                )))
             }
             State::Rejoin(Change { place: Place { state }, yes }) => {
                 if !yes {

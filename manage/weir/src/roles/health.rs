@@ -12,6 +12,7 @@
 //! - Nothing here is needed for repair by policy: without a switch the monitor goes on, and tells later.
 
 use crate::cli::Failure;
+use crate::roles::told::Teller;
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, VecDeque};
 use std::io::{ErrorKind, Read, Write};
@@ -107,6 +108,34 @@ pub fn note(entry: &audit::Entry) -> Option<HealthNote> {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 struct Done(BTreeMap<String, (u64, RepairAction)>);
 
+/// What came of an order: nothing to add, or why it was not carried out.
+type Outcome = Result<(), String>;
+
+/// What came of orders that were done, or begun, before this start, by cgroup.
+fn unsaid(done: &Done, log: &[(String, audit::Entry)]) -> BTreeMap<String, (u64, Outcome)> {
+    let outcome = |cgroup: &str, version: u64, action: RepairAction| {
+        let order = match action {
+            RepairAction::Freeze => Ordered::Freeze,
+            RepairAction::Kill => Ordered::Kill,
+        };
+        let told = log.iter().rev().find_map(|(_, entry)| match &entry.what {
+            audit::What::Ordered { cgroup: of, order: what, version: at, problem }
+                if of == cgroup && *at == version && what == order.name() =>
+            {
+                Some(problem.clone().map_or(Ok(()), Err))
+            }
+            _ => None,
+        });
+        told.unwrap_or_else(|| {
+            Err("the monitor ended meanwhile, and whether it was done is not known: order it again".into())
+        })
+    };
+    let said = |(cgroup, (version, action)): (&String, &(u64, RepairAction))| {
+        (cgroup.clone(), (*version, outcome(cgroup, *version, *action)))
+    };
+    done.0.iter().map(said).collect()
+}
+
 /// The relay. See the module.
 pub struct Relay {
     /// Not held: that it ends must not wait for this.
@@ -118,6 +147,9 @@ pub struct Relay {
     notes: VecDeque<HealthNote>,
     done_file: PathBuf,
     done: Done,
+    /// Of what was done before this start: what came of it, as far as the audit log tells.
+    unsaid: BTreeMap<String, (u64, Outcome)>,
+    teller: Teller,
     /// When to report next, and how often the present report was told.
     due: Instant,
     told: usize,
@@ -137,7 +169,7 @@ impl Relay {
     ) -> Result<(), Failure> {
         let done_file = audit.with_file_name(DONE_FILE);
         // What was seen before this start is still worth knowing.
-        let known = audit::read(audit).unwrap_or_default();
+        let known = audit::read_all(audit).unwrap_or_default();
         let notes: Vec<HealthNote> =
             known.iter().rev().filter_map(|(_, entry)| note(entry)).take(NOTES_MAX).collect();
         let done = match std::fs::read(&done_file) {
@@ -151,7 +183,10 @@ impl Relay {
             Some(reason) => format!("{} (degraded: {reason})", status.kernel),
             None => status.kernel,
         };
+        let unsaid = unsaid(&done, &known);
         let relay = Relay {
+            teller: Teller::new(actuator.clone()),
+            unsaid,
             monitor: Arc::downgrade(monitor),
             socket: run_dir.join(CONTROL_SOCKET),
             actuator,
@@ -195,6 +230,7 @@ impl Relay {
 
     /// Relays over one connection; returns when the monitor has ended.
     fn serve(&mut self, switch: &mut Switch) -> Result<(), CodecError> {
+        self.teller.connected();
         switch.send(&ToSwitch::Subscribe)?;
         switch.send(&ask_after(last_of_others()))?;
         let mut listed: BTreeMap<String, RepairEntry> = BTreeMap::new();
@@ -233,6 +269,9 @@ impl Relay {
             }
             if !self.listen() {
                 return Ok(());
+            }
+            if let Some(frame) = self.teller.due() {
+                switch.send(&frame)?;
             }
             if Instant::now() >= self.due {
                 let Some(monitor) = self.monitor.upgrade() else { return Ok(()) };
@@ -294,14 +333,22 @@ impl Relay {
             let Some((version, action)) = self.done.0.remove(&cgroup) else { continue };
             self.keep_done();
             if action == RepairAction::Freeze {
-                self.carry_out(version, &cgroup, Ordered::Thaw);
+                // Nobody waits for that: it is in the audit log.
+                let _ = self.carry_out(version, &cgroup, Ordered::Thaw);
             }
         }
         for (cgroup, repair) in ordered {
             let before = self.done.0.get(cgroup).copied();
             if before.is_some_and(|(version, _)| version >= repair.version.0) {
+                match self.unsaid.remove(cgroup) {
+                    Some((version, outcome)) if version == repair.version.0 => {
+                        self.say(version, cgroup, repair.action, &outcome);
+                    }
+                    _ => {}
+                }
                 continue;
             }
+            self.unsaid.remove(cgroup);
             self.done.0.insert(cgroup.clone(), (repair.version.0, repair.action));
             self.keep_done();
             let what = match repair.action {
@@ -309,15 +356,31 @@ impl Relay {
                 RepairAction::Kill => Ordered::Kill,
             };
             if what == Ordered::Kill && before.is_some_and(|(_, action)| action == RepairAction::Freeze) {
-                self.carry_out(repair.version.0, cgroup, Ordered::Thaw);
+                // The kill reaches who is frozen, too.
+                let _ = self.carry_out(repair.version.0, cgroup, Ordered::Thaw);
             }
-            self.carry_out(repair.version.0, cgroup, what);
+            let outcome = self.carry_out(repair.version.0, cgroup, what);
+            self.say(repair.version.0, cgroup, repair.action, &outcome);
         }
     }
 
-    fn carry_out(&self, version: u64, cgroup: &str, what: Ordered) {
-        if let Some(monitor) = self.monitor.upgrade() {
-            monitor.carry_out(version, cgroup, what);
+    fn carry_out(&self, version: u64, cgroup: &str, what: Ordered) -> Outcome {
+        let monitor = self.monitor.upgrade().ok_or("the monitor was ending: order it again")?;
+        monitor.carry_out(version, cgroup, what)
+    }
+
+    /// Has it said what became of an order.
+    fn say(&mut self, version: u64, cgroup: &str, action: RepairAction, outcome: &Outcome) {
+        let order = match action {
+            RepairAction::Freeze => "freeze",
+            RepairAction::Kill => "kill",
+        };
+        match outcome {
+            Ok(()) => self.teller.say(version, Ok(&format!("{order} of cgroup {cgroup} was carried out"))),
+            Err(why) => {
+                self.teller
+                    .say(version, Err(&format!("{order} of cgroup {cgroup} was NOT carried out: {why}")));
+            }
         }
     }
 

@@ -162,6 +162,10 @@ pub fn will_hold(dir: &Path, name: &str, bytes: &[u8]) -> Result<(), StateError>
 /// # Errors
 /// [`StateError`]: also where it has no domain.
 pub fn accept(dir: &Path) -> Result<u64, StateError> {
+    if !dir.join("domain").exists() && weir_agent::kept::is_host(dir) {
+        let failed = |error: weir_agent::AgentError| StateError::Manifest { reason: error.to_string() };
+        return weir_agent::kept::accept(dir).map_err(failed);
+    }
     let path = dir.join("domain");
     let domain = std::fs::read_to_string(&path).map_err(|error| StateError::File { path, error })?;
     Ok(recorded(dir, domain.trim_end(), true)?.generation)

@@ -16,6 +16,7 @@ use std::process::ExitCode;
 use weir_agent::AgentError;
 use weir_agent::config::{NodeConfig, RunMonitor};
 use weir_agent::join::{Applicant, Joined, join, membership};
+use weir_agent::kept;
 use weir_agent::supervise::upgrade::SUPERVISOR_SOCKET;
 use weir_agent::supervise::{
     AGENT_LOCK, ChildSpec, MONITOR_LOCK, RunLock, SUPERVISOR_LOCK, SupervisorConfig, run as supervise,
@@ -436,6 +437,7 @@ fn underlay_address(text: &str) -> Result<IpAddr, Failure> {
 
 /// Joins the domain, unless that was done.
 async fn enter(config: &Config, token: Option<&str>) -> Result<(), Failure> {
+    kept::check(&config.state_dir).map_err(|error| wrong(&error))?;
     let applicant = Applicant { name: config.name.clone(), role: config.role, underlay: config.underlay };
     match token {
         Some(token) => {

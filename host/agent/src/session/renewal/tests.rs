@@ -109,3 +109,32 @@ fn what_is_not_ours_is_not_kept() {
         assert_eq!(scene.file(), before);
     }
 }
+
+#[test]
+fn one_controller_is_asked_at_a_time_and_the_next_when_it_does_not_answer() {
+    let scene = Scene::new(4 * HOUR);
+    let mut renewal = scene.renewal();
+    let sessions = [3, 5, 9];
+    assert_eq!((renewal.whom(&[]), renewal.whom(&sessions)), (None, Some(3)));
+    assert!(renewal.request(scene.now).unwrap().is_some());
+    renewal.was_asked(3);
+    assert_eq!(renewal.request(scene.now).unwrap(), None, "three sessions, one request");
+    assert!(!renewal.answered(5), "nobody asked it");
+    // It refuses: the next one is asked, not before its time.
+    assert!(renewal.answered(3) && !renewal.answered(3));
+    assert_eq!(renewal.request(scene.now).unwrap(), None);
+    let later = scene.now + Duration::from_secs(RETRY_S);
+    assert_eq!(renewal.whom(&sessions), Some(5));
+    assert!(renewal.request(later).unwrap().is_some());
+    renewal.was_asked(5);
+    // Its session ends: another is asked soon.
+    renewal.ended(9, later);
+    renewal.ended(5, later);
+    let soon = later + Duration::from_secs(LOOK_S);
+    assert_eq!(renewal.request(soon - Duration::from_secs(1)).unwrap(), None);
+    assert!(renewal.request(soon).unwrap().is_some());
+    assert_eq!((renewal.whom(&[3, 9]), renewal.whom(&sessions)), (Some(3), Some(9)));
+    // What it says after all is no answer that is waited for.
+    renewal.was_asked(9);
+    assert!(!renewal.answered(5));
+}

@@ -156,7 +156,7 @@ impl Explain {
     /// # Errors
     /// [`Failure`].
     pub fn run(self) -> Result<ExitCode, Failure> {
-        let entries = audit::read(&self.audit).map_err(|error| unread(&self.audit, error))?;
+        let entries = audit::read_all(&self.audit).map_err(|error| unread(&self.audit, error))?;
         let at = entries.iter().position(|(_, entry)| entry.number == self.event).ok_or_else(|| {
             Failure::Missing(format!("{} has no event {}", self.audit.display(), self.event))
         })?;
@@ -181,7 +181,7 @@ impl Audit {
     /// # Errors
     /// [`Failure`].
     pub fn run(self) -> Result<ExitCode, Failure> {
-        match audit::read(&self.audit) {
+        match audit::read_all(&self.audit) {
             Ok(entries) => {
                 let newest = entries.last().map_or("none", |(hash, _)| hash.as_str());
                 say!("{} entries, nothing was changed; newest hash {newest}", entries.len());

@@ -3,7 +3,7 @@
 
 use crate::cli::Failure;
 use crate::cli::output::{Format, print};
-use crate::exit::Exit;
+use crate::roles::told;
 use clap::{Args, ValueEnum};
 use std::process::ExitCode;
 use weir_api::client::Client;
@@ -31,7 +31,7 @@ pub struct Order {
     wanted: Wanted,
     /// The cgroup (version 2): its path below the mount, such as machines/web
     cgroup: String,
-    /// Wait so long for the host to have it; exit code 5 when it has not
+    /// Wait so long for the host to have it and its monitor to say what it did; exit code 1 when that failed, 5 when neither came
     #[arg(long, default_value_t = 10)]
     wait_s: u32,
     /// How to print
@@ -53,13 +53,9 @@ impl Order {
         let wait_ms = self.wait_s.saturating_mul(1000);
         let request = RepairRequest { cgroup: self.cgroup.clone(), action, wait_ms };
         let response = client.repair(&self.host, &request)?;
-        print(self.output, &response, || {
-            let there = match response.in_force {
-                true => "it is there; 'weir status' shows what came of it",
-                false => "the host does not have it yet",
-            };
-            say!("ordered at v{}: {there}", response.version);
-        })?;
-        Ok(if response.in_force || self.wait_s == 0 { ExitCode::SUCCESS } else { Exit::NotInForce.into() })
+        let who = action.is_some().then_some("the monitor");
+        let (exit, text) = told::ending(response.in_force, response.outcome.as_ref(), self.wait_s, who);
+        print(self.output, &response, || say!("ordered at v{}: {text}", response.version))?;
+        Ok(exit.into())
     }
 }

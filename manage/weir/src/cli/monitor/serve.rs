@@ -24,18 +24,14 @@ use weir_monitor::local::{self, Settings};
 use weir_monitor::policy::{POLICIES_MAX, Policy};
 use weir_monitor::remote::RingFile;
 use weir_monitor::service::{Config, Monitor, OnEntry};
-use weir_monitor::webhook;
+use weir_monitor::webhook::{self, Answer, Webhook, judge};
 
-/// Most entries that wait to be sent to the webhook; more are lost there, not in the audit log.
-const WEBHOOK_QUEUE_MAX: usize = 256;
 /// Most entries that wait to be told to the controllers.
 const RELAY_QUEUE_MAX: usize = 256;
 /// Queries in a folder of policies.
 const QUERIES_FILE: &str = "queries.txt";
 /// How long one try takes at most.
 const WEBHOOK_TIMEOUT: Duration = Duration::from_secs(5);
-/// How often an entry is tried.
-const WEBHOOK_TRIES: u32 = 3;
 
 /// What to watch, how.
 #[derive(Debug, Args)]
@@ -128,7 +124,7 @@ impl Serve {
             taken.map_err(|error| Failure::Input(error.to_string())).and_then(|lock| Ok((lock, pid?)))
         });
         let _lock = _lock.transpose()?;
-        let (sinks, entries) = self.sinks()?;
+        let (sinks, entries) = self.sinks();
         let monitor = Arc::new(self.start(sinks)?);
         let status = monitor.status();
         tracing::info!(
@@ -176,18 +172,15 @@ impl Serve {
         Ok((policies.map_err(failure)?, queries.map_err(failure)?))
     }
 
-    /// Who is told of entries: whoever of the webhook and the controllers is wanted.
-    fn sinks(&self) -> Result<(Vec<OnEntry>, Option<Receiver<Entry>>), Failure> {
+    /// Who is told of entries: the controllers, if that is wanted.
+    fn sinks(&self) -> (Vec<OnEntry>, Option<Receiver<Entry>>) {
         let mut sinks = Vec::new();
-        if let Some(url) = self.webhook.clone() {
-            sinks.push(queue("the webhook", WEBHOOK_QUEUE_MAX, move |entries| send_all(&url, &entries))?);
-        }
         let entries = self.report_to.as_ref().map(|_| {
             let (queue, entries) = sync_channel(RELAY_QUEUE_MAX);
             sinks.push(sink("the controllers", queue));
             entries
         });
-        Ok((sinks, entries))
+        (sinks, entries)
     }
 
     /// Starts the monitor, perhaps with less than was wanted.
@@ -203,7 +196,11 @@ impl Serve {
         };
         let (mut policies, queries) = self.files()?;
         self.watch_switch(&mut policies);
+        let webhook = self.webhook.as_ref().map(|url| {
+            Webhook::start(&self.audit, Box::new(Post::new(url)), webhook::Settings::default()).map(Arc::new)
+        });
         let config = Config {
+            webhook: webhook.transpose().map_err(failure)?,
             ring: self.ring.as_deref().map(RingFile::load).transpose().map_err(failure)?,
             policies,
             queries,
@@ -322,35 +319,33 @@ fn sink(whom: &'static str, queue: SyncSender<Entry>) -> OnEntry {
     })
 }
 
-/// A sink that a thread of its own empties.
-fn queue(
-    whom: &'static str,
-    most: usize,
-    work: impl FnOnce(Receiver<Entry>) + Send + 'static,
-) -> Result<OnEntry, Failure> {
-    let (queue, entries) = sync_channel(most);
-    std::thread::Builder::new()
-        .name("monitor-sink".into())
-        .spawn(move || work(entries))
-        .map_err(Failure::io(format!("starting the thread of {whom}")))?;
-    Ok(sink(whom, queue))
+/// The webhook, over HTTP.
+struct Post {
+    url: String,
+    agent: ureq::Agent,
 }
 
-fn send_all(url: &str, entries: &Receiver<Entry>) {
-    let config = ureq::Agent::config_builder().timeout_global(Some(WEBHOOK_TIMEOUT)).build();
-    let agent = ureq::Agent::new_with_config(config);
-    for entry in entries {
-        let Some(body) = webhook::message(&entry) else { continue };
-        let sent = (0..WEBHOOK_TRIES).any(|number| {
-            std::thread::sleep(Duration::from_millis(200) * number);
-            agent
-                .post(url)
-                .send_json(&body)
-                .inspect_err(|error| tracing::warn!(%error, url, "the webhook"))
-                .is_ok()
-        });
-        if !sent {
-            tracing::error!(number = entry.number, url, "an event was not sent to the webhook");
+impl Post {
+    fn new(url: &str) -> Post {
+        let config = ureq::Agent::config_builder()
+            .timeout_global(Some(WEBHOOK_TIMEOUT))
+            .http_status_as_error(false)
+            // What follows one is no POST any more, and would be taken for an alert that was received.
+            .max_redirects(0)
+            .max_redirects_will_error(false);
+        Post { url: url.to_string(), agent: ureq::Agent::new_with_config(config.build()) }
+    }
+}
+
+impl webhook::Receiver for Post {
+    fn post(&mut self, message: &[u8]) -> Answer {
+        let sent = self.agent.post(&self.url).header("content-type", "application/json").send(message);
+        match sent {
+            Ok(answer) => {
+                let after = answer.headers().get("retry-after").and_then(|value| value.to_str().ok());
+                judge(answer.status().as_u16(), after, std::time::SystemTime::now())
+            }
+            Err(error) => Answer::Later { why: error.to_string(), after: None },
         }
     }
 }

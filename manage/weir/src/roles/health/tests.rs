@@ -30,3 +30,28 @@ fn all_repairs_come_after_all_other_keys() {
     let repair = Key::Repair { host: Label::new("0").unwrap(), cgroup: String::new() };
     assert!(last_of_others() < repair && Key::Gateways < last_of_others());
 }
+
+#[test]
+fn what_came_of_an_order_before_a_restart_is_known_from_the_log() {
+    let ordered = |number: u64, cgroup: &str, order: &str, version: u64, problem: Option<&str>| {
+        let (cgroup, order, problem) = (cgroup.into(), order.into(), problem.map(str::to_string));
+        let what = What::Ordered { cgroup, order, version, problem };
+        (String::new(), audit::Entry { number, ..entry(what) })
+    };
+    let log = [
+        ordered(1, "web", "freeze", 5, None),
+        ordered(2, "web", "thaw", 9, None),
+        ordered(3, "web", "kill", 9, Some("it is gone")),
+        ordered(4, "db", "freeze", 7, None),
+    ];
+    let kill = (9, RepairAction::Kill);
+    let done = Done(BTreeMap::from([
+        ("web".to_string(), kill),
+        ("db".to_string(), (7, RepairAction::Freeze)),
+        ("lost".to_string(), (11, RepairAction::Kill)),
+    ]));
+    let found = unsaid(&done, &log);
+    assert_eq!(found["web"], (9, Err("it is gone".to_string())));
+    assert_eq!(found["db"], (7, Ok(())));
+    assert!(matches!(&found["lost"], (11, Err(why)) if why.contains("not known")), "{found:?}");
+}

@@ -1,0 +1,133 @@
+//! What must be in a host's state directory ([`weir_base::manifest`]), checked at every start before anything is made or opened.
+//!
+//! Keys, certificates, trust and membership are checked by what they hold; journals, which change as they go, by their being there. What is
+//! missing, damaged or of another time is never made anew: a host with another identity is another host, one with an older trust
+//! may take what was revoked, and a switch whose numbers are gone says again what it has said. An operator brings it back, or says that it shall
+//! be so ([`accept`]) and has the host join anew.
+//!
+//! A directory without a manifest is a new one, or of a release that had none: it gets its own when its agent starts.
+//!
+//! Invariants
+//! - A file whose content is known gets another one only by [`write`], which says so in the manifest first; a crash in between is no damage.
+//! - What was lost is said with its name and cure, before a key is made or a controller asked.
+
+use crate::AgentError;
+use crate::join::{self, MEMBERSHIP_FILE};
+use weir_base::file::replace;
+use std::path::Path;
+use weir_base::manifest::{Manifest, ManifestError, Wrong};
+use weir_model::join::{AUTHORITY_FILE, CERTIFICATE_FILE, IDENTITY_FILE, KEY_FILE, TRUST_FILE};
+
+/// Files whose content is known.
+const HELD: [&str; 6] =
+    [IDENTITY_FILE, KEY_FILE, CERTIFICATE_FILE, AUTHORITY_FILE, TRUST_FILE, MEMBERSHIP_FILE];
+/// Files that change as it goes: the numbers of the switch's events, the devices that are its own, the repairs that its monitor has done by
+/// order. The monitor's log proves itself, and may be moved away by who rotates logs.
+const THERE: [&str; 3] = ["switch.numbers", "devices.json", "monitor/ordered.json"];
+
+fn unusable(error: ManifestError) -> AgentError {
+    match error {
+        ManifestError::Io { path, error } => AgentError::file(path, error),
+        damaged @ ManifestError::Damaged { .. } => {
+            AgentError::Material { what: "the state directory".into(), reason: damaged.to_string() }
+        }
+    }
+}
+
+/// Whether a directory is a host's, or was.
+pub fn is_host(dir: &Path) -> bool {
+    let named = Manifest::read(dir).ok().flatten();
+    let of_manifest = named.is_some_and(|manifest| manifest.files.contains_key(MEMBERSHIP_FILE));
+    of_manifest || [MEMBERSHIP_FILE, TRUST_FILE, IDENTITY_FILE].iter().any(|name| dir.join(name).exists())
+}
+
+/// What is wrong with a state directory, each with its name; nothing where it has no manifest.
+///
+/// # Errors
+/// The manifest cannot be read.
+pub fn problems(dir: &Path) -> Result<Vec<String>, AgentError> {
+    let Some(manifest) = Manifest::read(dir).map_err(unusable)? else { return Ok(Vec::new()) };
+    let told = |(name, wrong): (String, Wrong)| match wrong {
+        Wrong::Missing => format!("'{name}' is missing"),
+        Wrong::Changed => format!("'{name}' is damaged, or of another time or place"),
+    };
+    Ok(manifest.check(dir).map_err(unusable)?.into_iter().map(told).collect())
+}
+
+/// Refuses a directory that has lost something.
+///
+/// # Errors
+/// [`AgentError::Incomplete`] with all that is wrong.
+pub fn check(dir: &Path) -> Result<(), AgentError> {
+    let problems = problems(dir)?;
+    if problems.is_empty() {
+        return Ok(());
+    }
+    Err(AgentError::Incomplete { path: dir.to_path_buf(), problems: problems.join(", ") })
+}
+
+/// Writes down what is there now, besides what was known before. What cannot be written is told, and tried again later.
+pub fn record(dir: &Path) {
+    if let Err(error) = recorded(dir, false) {
+        tracing::warn!(%error, "what must be in the state directory was not written down");
+    }
+}
+
+fn recorded(dir: &Path, anew: bool) -> Result<u64, AgentError> {
+    let known = Manifest::read(dir);
+    let known = if anew { known.ok().flatten() } else { known.map_err(unusable)? };
+    let is_new = known.is_none();
+    let mut manifest = match known {
+        Some(manifest) => manifest,
+        None => match join::membership(dir) {
+            Ok(Some(member)) => Manifest::new(member.domain.as_str()),
+            // It has not joined: there is nothing to lose.
+            Ok(None) if !anew => return Ok(0),
+            _ => Manifest::new("unknown"),
+        },
+    };
+    if anew {
+        manifest.files.clear();
+    }
+    let mut changed = is_new || anew;
+    for name in HELD {
+        changed |= manifest.holds(dir, name).map_err(unusable)?;
+    }
+    for name in THERE {
+        changed |= manifest.is_there(dir, name);
+    }
+    if changed {
+        manifest.write(dir).map_err(unusable)?;
+    }
+    Ok(manifest.generation)
+}
+
+/// Gives a file of the directory another content.
+///
+/// # Errors
+/// It cannot be written, nor what it will hold.
+pub(crate) fn write(dir: &Path, name: &str, bytes: &[u8], mode: u32) -> Result<(), AgentError> {
+    if let Some(mut manifest) = Manifest::read(dir).map_err(unusable)? {
+        manifest.will_hold(dir, name, bytes).map_err(unusable)?;
+        manifest.write(dir).map_err(unusable)?;
+    }
+    let path = dir.join(name);
+    replace(&path, bytes, mode).map_err(|error| AgentError::file(path, error))
+}
+
+/// Takes a directory as it is now; gives the generation of its new manifest. A host that lacks a part of what joining gave it has
+/// joined no more: it does so again at its next start, with a token.
+///
+/// # Errors
+/// The directory cannot be written.
+pub fn accept(dir: &Path) -> Result<u64, AgentError> {
+    let has_all = HELD.iter().all(|name| dir.join(name).exists());
+    let member = dir.join(MEMBERSHIP_FILE);
+    if !has_all && member.exists() {
+        std::fs::remove_file(&member).map_err(|error| AgentError::file(member, error))?;
+    }
+    recorded(dir, true)
+}
+
+#[cfg(test)]
+mod tests;
