@@ -304,14 +304,27 @@ pub struct RepairRequest {
     pub wait_ms: u32,
 }
 
+/// What became of an order at its host.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct OrderOutcome {
+    /// Whether it is in force there; otherwise it was refused, or it has failed.
+    pub done: bool,
+    /// What the program that carries it out says of it, in words.
+    pub text: String,
+}
+
 /// A repair was ordered.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct RepairResponse {
     /// The version at which it was decided.
     pub version: u64,
-    /// Whether it was in force at the host within `waitMs`.
+    /// Whether the host had it within `waitMs`.
     pub in_force: bool,
+    /// What the monitor has done; absent if it has said nothing within `waitMs`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub outcome: Option<OrderOutcome>,
 }
 
 /// Order the policies of a FileWall, or no longer.
@@ -334,6 +347,9 @@ pub struct FileWallResponse {
     pub version: u64,
     /// Whether the host had it within `waitMs`.
     pub in_force: bool,
+    /// What the FileWall has done; absent if it has said nothing within `waitMs`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub outcome: Option<OrderOutcome>,
 }
 
 /// State of the domain.

@@ -178,7 +178,7 @@ impl Backend for Rote {
     fn repair(&self, _: Caller, name: Label, request: RepairRequest) -> Reply<'_, RepairResponse> {
         Box::pin(async move {
             assert_eq!((name.as_str(), request.cgroup.as_str()), ("h1", "machines/web"));
-            Ok(RepairResponse { version: 9, in_force: false })
+            Ok(RepairResponse { version: 9, in_force: false, outcome: None })
         })
     }
     fn filewall(
@@ -191,7 +191,7 @@ impl Backend for Rote {
         Box::pin(async move {
             assert_eq!((name.as_str(), wall.as_str()), ("h1", "wall"));
             assert_eq!(request.files.unwrap()[0].name, "a.yaml");
-            Ok(FileWallResponse { version: 10, in_force: true })
+            Ok(FileWallResponse { version: 10, in_force: true, outcome: None })
         })
     }
     fn domain(&self) -> Reply<'_, DomainDescription> {

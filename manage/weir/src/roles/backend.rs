@@ -13,18 +13,19 @@ use super::group::Group;
 use super::identities::Own;
 use super::process;
 use super::state::State;
+use super::told;
 use base64::Engine as _;
 use base64::prelude::BASE64_STANDARD;
 use std::net::IpAddr;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use tokio::sync::{Semaphore, mpsc};
 use weir_admission::Door;
 use weir_api::domains::{AddDomain, DomainDescription, DomainList, DomainResponse};
 use weir_api::types::{
     AddMember, ApplyRequest, ApplyResponse, AuditPage, CaptureRequest, CapturedFrame, ClockStatus,
     DeviceList, DeviceView, FileWallRequest, FileWallResponse, GroupStatus, IdentityList, KeyChange,
-    RepairRequest, RepairResponse, ResourceList, ResourceView, RevokeRequest, RotateRequest, StatusResponse,
+    OrderOutcome, RepairRequest, RepairResponse, ResourceList, ResourceView, RevokeRequest, RotateRequest, StatusResponse,
     TokenList, TokenRequest, TokenResponse, TraceRequest, TraceResponse, WatchEvent,
 };
 use weir_api::{ApiError, Backend, Caller, Reply, WatchStep};
@@ -108,6 +109,26 @@ fn view(stored: Stored) -> ResourceView {
 }
 
 impl Controlled {
+    /// Whether a host has what was ordered of it, and what became of that there; a withdrawal leaves nothing to be carried out.
+    async fn ordered(
+        &self,
+        host: &Label,
+        version: Version,
+        wait_ms: u32,
+        withdrawn: bool,
+    ) -> Result<(bool, Option<OrderOutcome>), ApiError> {
+        if wait_ms == 0 {
+            return Ok((false, None));
+        }
+        let until = Instant::now() + Duration::from_millis(u64::from(wait_ms.min(WAIT_MAX_MS)));
+        let left = || until.saturating_duration_since(Instant::now());
+        let in_force = self.handle.wait(version, left()).await.map_err(api_error)? == Reached::All;
+        if withdrawn {
+            return Ok((in_force, None));
+        }
+        Ok((in_force, told::outcome_within(&self.handle, host, version.0, left()).await))
+    }
+
     /// An error of the order, with the address of the controller that leads where another does.
     pub(super) fn failed(&self, error: Error) -> ApiError {
         match (&error, &self.group) {
@@ -382,15 +403,13 @@ impl Backend for Controlled {
         Box::pin(async move {
             self.barrier().await?;
             self.known(&name)?;
-            let order = RepairOrder { actuator: name, cgroup: request.cgroup, action: request.action };
+            let withdrawn = request.action.is_none();
+            let order =
+                RepairOrder { actuator: name.clone(), cgroup: request.cgroup, action: request.action };
             let ordered = self.handle.repair(order, Some(caller.0)).await;
             let version = ordered.map_err(|error| self.failed(error))?;
-            let mut in_force = false;
-            if request.wait_ms > 0 {
-                let wait = Duration::from_millis(u64::from(request.wait_ms.min(WAIT_MAX_MS)));
-                in_force = self.handle.wait(version, wait).await.map_err(api_error)? == Reached::All;
-            }
-            Ok(RepairResponse { version: version.0, in_force })
+            let (in_force, outcome) = self.ordered(&name, version, request.wait_ms, withdrawn).await?;
+            Ok(RepairResponse { version: version.0, in_force, outcome })
         })
     }
 
@@ -404,15 +423,12 @@ impl Backend for Controlled {
         Box::pin(async move {
             self.barrier().await?;
             self.known(&name)?;
-            let order = PolicyOrder { actuator: name, wall, files: request.files };
+            let withdrawn = request.files.is_none();
+            let order = PolicyOrder { actuator: name.clone(), wall, files: request.files };
             let ordered = self.handle.filewall(order, Some(caller.0)).await;
             let version = ordered.map_err(|error| self.failed(error))?;
-            let mut in_force = false;
-            if request.wait_ms > 0 {
-                let wait = Duration::from_millis(u64::from(request.wait_ms.min(WAIT_MAX_MS)));
-                in_force = self.handle.wait(version, wait).await.map_err(api_error)? == Reached::All;
-            }
-            Ok(FileWallResponse { version: version.0, in_force })
+            let (in_force, outcome) = self.ordered(&name, version, request.wait_ms, withdrawn).await?;
+            Ok(FileWallResponse { version: version.0, in_force, outcome })
         })
     }
 

@@ -3,6 +3,7 @@
 //!
 //! ```text
 //!  FileWall ◄─ Changed ── switch ◄─ signed update ── agent ◄── controllers ◄── order ◄── `weir filewall order`
+//!  FileWall ── Health ──► switch ── signed event ──► agent ──► controllers ──► what became of it ([`super::told`])
 //! ```
 //!
 //! Invariants
@@ -10,11 +11,13 @@
 //! - Policies are put in force as a whole or not at all. Those that are wrong are refused, and the last good ones stay.
 //! - The last good ones are on the disk before they count as such ([`KEPT_FILE`]), and are in force after a restart, with or without
 //!   a switch, an agent and controllers.
+//! - What became of an order is said when it is in force, or refused for good, and not before.
 //! - A withdrawn order changes nothing: what is in force stays.
 //! - An order neither replaces nor removes a file that no order has put there, and one without policies is refused: what lets everything
 //!   through says so (`kind: none`).
 
 use super::health::{Switch, ask_after, last_of_others};
+use super::told::Teller;
 use crate::cli::Failure;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeSet;
@@ -33,6 +36,8 @@ use weir_model::{Entry, Key, Label};
 const KEPT_FILE: &str = ".ordered.json";
 /// Those that are being put in force: if they did not become the last good ones, their files are removed at the next start.
 const NEXT_FILE: &str = ".ordered.next.json";
+/// What is said of an order that is in force.
+const IN_FORCE: &str = "it is in force";
 /// Between two tries to reach the switch.
 const RETRY: Duration = Duration::from_millis(500);
 
@@ -74,12 +79,22 @@ impl Orders {
         }
         tracing::info!(host = %self.host, wall = %self.wall, "waiting for the first order of policies");
         let mut version = 0;
+        let mut refused = 0;
+        let mut teller = Teller::new(self.host.clone());
         while version == 0 {
             // It ends with an error when the switch is gone: it may come back.
-            let _ = self.follow(|set| {
+            let _ = self.follow(&mut teller, |set, teller| {
+                if set.version.0 <= refused {
+                    return true;
+                }
+                // That it is in force is said when it is served.
                 match self.take(set, || policy::load(&self.folder, None).map(drop)) {
                     Ok(()) => version = set.version.0,
-                    Err(reason) => tracing::error!(reason, "the ordered policies are refused"),
+                    Err(reason) => {
+                        tracing::error!(reason, "the ordered policies are refused");
+                        refused = set.version.0;
+                        teller.say(refused, Err(&reason));
+                    }
                 }
                 version == 0
             });
@@ -99,15 +114,21 @@ impl Orders {
         let work = move || {
             let mut seen = version;
             let mut complained = false;
+            let mut teller = Teller::new(self.host.clone());
+            teller.say(seen, Ok(IN_FORCE));
             loop {
-                let result = self.follow(|set| {
+                let result = self.follow(&mut teller, |set, teller| {
                     complained = false;
                     // What was refused is not tried again; a later order has a later version.
                     if set.version.0 > seen {
                         seen = set.version.0;
                         match self.take(set, || wall.reload()) {
-                            Ok(()) => wall.ordered(seen),
+                            Ok(()) => {
+                                wall.ordered(seen);
+                                teller.say(seen, Ok(IN_FORCE));
+                            }
                             Err(reason) => {
+                                teller.say(seen, Err(&format!("{reason}; the policies before stay")));
                                 tracing::error!(
                                     reason,
                                     "the ordered policies are refused; those before stay"
@@ -128,12 +149,20 @@ impl Orders {
         thread.spawn(work).map(drop).map_err(Failure::io("starting the thread of orders"))
     }
 
-    /// Shows each order to `work` for as long as it wants more.
-    fn follow(&self, mut work: impl FnMut(&PolicySet) -> bool) -> Result<(), CodecError> {
+    /// Shows each order to `work` for as long as it wants more, and says what became of them.
+    fn follow(
+        &self,
+        teller: &mut Teller,
+        mut work: impl FnMut(&PolicySet, &mut Teller) -> bool,
+    ) -> Result<(), CodecError> {
         let mut switch = Switch::connect(&self.run_dir.join(CONTROL_SOCKET))?;
+        teller.connected();
         switch.send(&ToSwitch::Subscribe)?;
         switch.send(&ask_after(last_of_others()))?;
         loop {
+            if let Some(frame) = teller.due() {
+                switch.send(&frame)?;
+            }
             let mut found = Vec::new();
             match switch.receive()? {
                 Some(FromSwitch::Answer { answer: Answer::Entries { entries, last }, .. }) => {
@@ -150,7 +179,7 @@ impl Orders {
                     continue;
                 }
                 match entry {
-                    Some(Entry::FileWall(set)) if !work(&set) => return Ok(()),
+                    Some(Entry::FileWall(set)) if !work(&set, teller) => return Ok(()),
                     Some(_) => {}
                     None => tracing::warn!("the order of policies is withdrawn; they stay as they are"),
                 }

@@ -15,6 +15,7 @@ mod process;
 pub mod state;
 mod store;
 pub mod switch;
+pub mod told;
 mod tokens;
 pub mod trace;
 

@@ -34,6 +34,7 @@ use crate::engine::{Command, EXTERNAL, Inject, Miss, Returned, Shared};
 use crate::flow::{About, Effects, Hop, Ingress, Invalidate, MissReason, Outcome, PortEffect};
 use crate::flowtable::action::Tunnel;
 use crate::handover::store::Store;
+use crate::health::Told;
 use crate::underlay;
 use captures::Captures;
 use faults::Faults;
@@ -166,6 +167,7 @@ pub struct Slow<M> {
     link: EngineLink,
     requests: Receiver<Request>,
     subscribers: Vec<Arc<Client>>,
+    told: Told,
     states: Vec<requests::StateCursor>,
     punt: PuntSocket,
     control: Arc<ControlCounters>,
@@ -248,6 +250,7 @@ impl<M: Mind> Slow<M> {
             link: parts.link,
             requests: parts.requests,
             subscribers: Vec::new(),
+            told: Told::default(),
             states: Vec::new(),
             punt: parts.punt,
             control: parts.control,

@@ -177,13 +177,14 @@ impl<M: Mind> Slow<M> {
         client.send(&FromSwitch::Identity { key: self.identity.key.public() });
     }
 
-    /// Signs what the monitor tells of this host, and of no other.
+    /// Signs what programs of this host tell of it, and of no other.
     fn take_health(&mut self, report: HealthReport) {
         if report.actuator != self.identity.name || report.problem().is_some() {
             self.counters.health_refused += 1;
             return;
         }
-        self.tell_event(EventBody::Health(report));
+        let whole = self.told.take(report);
+        self.tell_event(EventBody::Health(whole));
     }
 
     /// Sends an event to all subscribers, numbered and signed: whoever carries it cannot change it.

@@ -1,10 +1,10 @@
 //! `weir filewall order`: policies that the controllers order. They travel as an update that the group signs, and the switch of
-//! the host verifies it before the FileWall sees it.
+//! the host verifies it before the FileWall sees it. What the FileWall did with it comes back the other way ([`told`]).
 
 use super::failure;
 use crate::cli::Failure;
 use crate::cli::output::{Format, print};
-use crate::exit::Exit;
+use crate::roles::told;
 use clap::Args;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -26,8 +26,8 @@ pub struct Order {
     /// Withdraw the order; the FileWall keeps the policies that it has
     #[arg(long)]
     withdraw: bool,
-    /// Wait so long for the host to have it; exit code 5 when it has not
-    #[arg(long, default_value_t = 10)]
+    /// Wait so long for the FileWall to have it in force; exit code 5 when it has not said so, 1 when it refuses
+    #[arg(long, default_value_t = 10, value_parser = clap::value_parser!(u32).range(0..=60))]
     wait_s: u32,
     /// How to print
     #[arg(short, long, value_enum, default_value_t = Format::Table)]
@@ -43,14 +43,11 @@ impl Order {
         let files = self.folder.as_deref().map(files_of).transpose()?;
         let wait_ms = self.wait_s.saturating_mul(1000);
         let response = connect()?.filewall(&self.host, &self.wall, &FileWallRequest { files, wait_ms })?;
-        print(self.output, &response, || {
-            let there = match response.in_force {
-                true => "the host has it; 'weir filewall top' there shows what is in force",
-                false => "the host does not have it yet",
-            };
-            say!("ordered at v{}: {there}", response.version);
-        })?;
-        Ok(if response.in_force || self.wait_s == 0 { ExitCode::SUCCESS } else { Exit::NotInForce.into() })
+        let who = format!("FileWall '{}'", self.wall);
+        let who = (!self.withdraw).then_some(who.as_str());
+        let (exit, text) = told::ending(response.in_force, response.outcome.as_ref(), self.wait_s, who);
+        print(self.output, &response, || say!("ordered at v{}: {text}", response.version))?;
+        Ok(exit.into())
     }
 }
 
