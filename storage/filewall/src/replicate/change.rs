@@ -312,8 +312,15 @@ impl Router {
         }
         let _turn = self.turns.begin(asked.changed_names());
         let outcomes = self.send(&live, ready, asked);
-        let mut agreed = self.decide(asked, &keys, outcomes)?;
-        noted(&mut agreed)
+        let decided = self.decide(asked, &keys, outcomes);
+        // Of its other names nobody has spoken: who has missed it finds it only by looking at all there are.
+        let contents = matches!(asked.op(), Op::Write | Op::Setattr);
+        if contents && own.is_some_and(|number| !self.locks.is_single(number)) {
+            for member in members.iter().filter(|member| member.state() == State::Behind) {
+                member.missed().tree = true;
+            }
+        }
+        noted(&mut decided?)
     }
 
     fn send<'m>(
