@@ -483,6 +483,27 @@ fn a_folder_is_listed_once_however_much_is_changed_in_it_meanwhile() {
     );
 }
 
+#[test]
+fn what_was_written_by_a_name_that_is_gone_is_found_by_the_other_one() {
+    let stage = Stage::new(2);
+    stage.all_live();
+    let mut talk = stage.talk();
+    let root = talk.root.clone();
+    let file = talk.made(Op::Create, &root, "file");
+    talk.write(&file, 0, b"0000000000", 2).unwrap();
+    assert_eq!(talk.link(&file, &root, "other").unwrap().status, 0);
+    let other = talk.look(&root, "other").handle();
+    stage.same();
+    stage.fault(1, Fault { down: true, ..Fault::default() });
+    talk.write(&other, 0, b"1111", 2).unwrap();
+    talk.named(Op::Remove, &root, "other").unwrap();
+    // Of what it has missed by the name that is left it knows, and the length is the same.
+    talk.write(&file, 8, b"2", 2).unwrap();
+    stage.fault(1, Fault::default());
+    stage.same();
+    assert_eq!(stage.disks[1].lock().unwrap().tree()["/file"].3, b"1111000020");
+}
+
 /// What a client has in its folder, as far as it was acknowledged.
 struct Own<'w> {
     talk: Talk<'w>,
