@@ -1,7 +1,9 @@
 //! Whose a session of NFSv4.1 is, and calls of one number at once.
 
 use crate::compound::{answer, compound, named, op, operations_of, results, words};
-use crate::played::{BOUND, client, client_from, getattr, read_record, remove, reply_to, server, until, wall};
+use crate::played::{
+    BOUND, client, client_from, getattr, read_record, remove, reply_to, server, until, wall,
+};
 use std::io::Write;
 use std::net::TcpStream;
 use std::sync::mpsc::Receiver;
@@ -111,7 +113,8 @@ fn no_session_is_made_with_and_no_end_made_of_another_address_s_client() {
     let mut stranger = Line::new(client_from(&wall, [127, 0, 0, 2]));
     // The verifier, the owner's name, flags, no state protection, no implementation.
     let exchange = words(Op4::ExchangeId, &[1, 2, 4, 0x686f_7374, 0, 0, 0]);
-    let given = words(Op4::ExchangeId, &[&CLIENT[..], &[1, 0, 0, 0, 0, 4, 0x686f_7374, 4, 0x686f_7374, 0]].concat());
+    let given =
+        words(Op4::ExchangeId, &[&CLIENT[..], &[1, 0, 0, 0, 0, 4, 0x686f_7374, 4, 0x686f_7374, 0]].concat());
     assert_eq!(owner.served(&connections, &[exchange], &[(Op4::ExchangeId, 0, given.1)]), (0, 1));
     assert_eq!(stranger.refused(&[create_session()]), (STALE_CLIENTID, 1));
     assert_eq!(stranger.refused(&[words(Op4::DestroyClientId, &CLIENT)]), (STALE_CLIENTID, 1));
@@ -127,7 +130,8 @@ fn two_calls_of_one_number_at_once_are_both_answered() {
         let (first, second) = match four {
             false => (getattr(7), remove(7)),
             true => {
-                let lookup = |name: &[u8]| compound(7, 0, &[named(Op4::PutFh, b"root"), named(Op4::Lookup, name)]);
+                let lookup =
+                    |name: &[u8]| compound(7, 0, &[named(Op4::PutFh, b"root"), named(Op4::Lookup, name)]);
                 (lookup(b"one"), lookup(b"two"))
             }
         };

@@ -34,7 +34,9 @@ fn ordered_policies_are_in_force_and_stay_when_control_is_gone() {
         // A FileWall that does not run does nothing, and nobody says that it did.
         let (code, said) = ends("2", "kind: statistics\n");
         assert!(code == Some(5) && said.contains("FileWall 'wall'"), "{said}");
-        assert!(lab.weir(&["filewall", "order", "h1", "wall", "--withdraw", "--wait-s", "60"]).status.success());
+        assert!(
+            lab.weir(&["filewall", "order", "h1", "wall", "--withdraw", "--wait-s", "60"]).status.success()
+        );
         // Without policies nothing is served.
         let mut wall = place.begin_wall("wall", &policies, &words);
         assert!(place.list(super::WALL, "").is_none());

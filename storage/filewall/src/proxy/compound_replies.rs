@@ -2,8 +2,8 @@
 //! what they have let go on, and a COMPOUND that was cut gets the result that is missing.
 
 use super::compound::{
-    Answer4, CompoundAsked, Cursor, Edit, OpAsked, Owned, Piece, Position, Sent, fattr3, keeps_sequence, put_edited,
-    put_refused, put_region,
+    Answer4, CompoundAsked, Cursor, Edit, OpAsked, Owned, Piece, Position, Sent, fattr3, keeps_sequence,
+    put_edited, put_refused, put_region,
 };
 use super::flow::Source;
 use super::pending::{Entry, Question};

@@ -84,9 +84,11 @@ impl Router {
         if member.state() == State::Behind {
             return Ok(());
         }
-        let members = self.groups.iter().map(Group::members).find(|members| {
-            members.iter().any(|other| other.number == member.number)
-        });
+        let members = self
+            .groups
+            .iter()
+            .map(Group::members)
+            .find(|members| members.iter().any(|other| other.number == member.number));
         let others = members.is_some_and(|members| {
             members.iter().any(|other| other.number != member.number && other.state() == State::Live)
         });
@@ -145,7 +147,10 @@ impl Router {
             return Ok(waits);
         }
         if !sure {
-            return Err(Stuck::at("the time in which changes may be carried out late is over just now", Lost::Status(0)));
+            return Err(Stuck::at(
+                "the time in which changes may be carried out late is over just now",
+                Lost::Status(0),
+            ));
         }
         let _alone = self.changes.write().unwrap_or_else(PoisonError::into_inner);
         if source.state() != State::Live {
@@ -214,7 +219,8 @@ impl Router {
         }
         let mut keys: Vec<(usize, &Key)> = missed.names.keys().map(|key| (self.depth(key.0), key)).collect();
         keys.sort();
-        keys.into_iter().try_for_each(|(_, key)| compare.one(key, missed.names[key], missed.doubtful.contains_key(key)))
+        keys.into_iter()
+            .try_for_each(|(_, key)| compare.one(key, missed.names[key], missed.doubtful.contains_key(key)))
     }
 
     fn depth(&self, folder: Number) -> usize {

@@ -155,7 +155,8 @@ fn locks_are_where_the_position_is_and_go_when_they_must() {
 fn locks_stay_when_another_descriptor_becomes_the_files_own() {
     let Some(on) = accelerated("locks_stay_when") else { return };
     let (mut own, mut other) = (partner(&on), plain(&on));
-    let opened = "op_open(1, 'f', os.O_RDWR | os.O_CREAT) or op_open(2, 'f', os.O_RDWR) or op_open(3, 'f', os.O_RDWR)";
+    let opened =
+        "op_open(1, 'f', os.O_RDWR | os.O_CREAT) or op_open(2, 'f', os.O_RDWR) or op_open(3, 'f', os.O_RDWR)";
     assert_eq!(own.ask(opened), "None");
     assert_eq!(own.number("op_write(1, 65, 100)"), 100);
     assert_eq!(other.ask("op_open(1, 'f', os.O_RDWR)"), "None");
