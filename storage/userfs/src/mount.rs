@@ -328,8 +328,11 @@ impl Mount {
         if self.device == 0 {
             return true;
         }
-        statx(CWD, &self.point, AtFlags::STATX_DONT_SYNC, StatxFlags::TYPE)
-            .is_ok_and(|stat| makedev(stat.stx_dev_major, stat.stx_dev_minor) == self.device)
+        match statx(CWD, &self.point, AtFlags::STATX_DONT_SYNC, StatxFlags::TYPE) {
+            Ok(stat) => makedev(stat.stx_dev_major, stat.stx_dev_minor) == self.device,
+            // It cannot be looked at: what unmounting says of it is said.
+            Err(_) => true,
+        }
     }
 
     /// Unmounts. With files still in use it fails with EBUSY, unless `lazy`: then it goes out of sight at once, and ends

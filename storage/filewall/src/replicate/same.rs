@@ -35,6 +35,8 @@ const LINKED_MAX: usize = 1 << 20;
 const NLINK: usize = 8;
 const RDEV: usize = 36;
 const MTIME: usize = 68;
+/// `NFS3ERR_ROFS`.
+const ROFS: u32 = 30;
 /// Kinds of `ftype3` that are devices.
 const DEVICES: [u32; 2] = [3, 4];
 
@@ -569,7 +571,11 @@ impl<'r> Compare<'r> {
     /// Makes a file of the live one's durable, and looks whether that one has begun anew since it was written to.
     fn durable(&self, source: &Handle) -> Result<(), Lost> {
         let known = *self.from.verifier();
-        let answer = done(self.from, Op::Commit, begin(Op::Commit, source).u64(0).u32(0))?;
+        let answer = match done(self.from, Op::Commit, begin(Op::Commit, source).u64(0).u32(0)) {
+            // One that is read-only now makes nothing durable, and says nothing of what it was.
+            Err(Lost::Status(ROFS)) => return Ok(()),
+            answer => answer?,
+        };
         match verifier(Op::Commit, &answer) {
             Some(now) if known.is_some_and(|known| known != now) => {
                 self.router.begun_anew(self.from, now)?;
