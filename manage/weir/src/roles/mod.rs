@@ -17,6 +17,7 @@ mod store;
 pub mod switch;
 pub mod told;
 mod tokens;
+pub mod told;
 pub mod trace;
 
 use tokio::signal::unix::{SignalKind, signal};
