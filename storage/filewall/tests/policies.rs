@@ -7,7 +7,10 @@ use crate::played::{
     wall_with_context, write_call,
 };
 use std::io::Write;
-use std::net::TcpStream;
+use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
 use weir_filewall::proxy::{Config, FileWall, Limits, Server};
 use weir_filewall::replicate::Plan;
 use weir_filewall::wire::build::Record;
@@ -142,7 +145,7 @@ fn giant_counts_of_listings_are_made_small_and_the_session_goes_on() {
 }
 
 /// A policy with a module, in a folder that is there before FileWall begins.
-fn with_module(address: std::net::SocketAddr, module: &str) -> (FileWall, tempfile::TempDir) {
+fn with_module(address: SocketAddr, module: &str) -> (FileWall, tempfile::TempDir) {
     let folder = tempfile::tempdir().unwrap();
     std::fs::write(folder.path().join("m.wat"), module).unwrap();
     std::fs::write(folder.path().join("p.yaml"), "kind: module\nfile: m.wat\nops: [READ]\n").unwrap();
@@ -203,7 +206,7 @@ fn a_server_whose_handles_leave_no_room_is_told_of_and_no_handle_of_nothing_goes
     assert_eq!(wall.status().policies[0].details["server_handles_too_long"], 1);
 }
 
-fn of(address: std::net::SocketAddr) -> Server {
+fn of(address: SocketAddr) -> Server {
     Server {
         address: address.ip(),
         nfs_port: address.port(),
@@ -212,10 +215,54 @@ fn of(address: std::net::SocketAddr) -> Server {
     }
 }
 
+/// A way to a server that can be shut: nobody listens there then, and connections end.
+struct Gate {
+    address: SocketAddr,
+    open: Arc<AtomicBool>,
+}
+
+impl Gate {
+    fn new(to: SocketAddr) -> Gate {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = listener.local_addr().unwrap();
+        let open = Arc::new(AtomicBool::new(true));
+        let is_open = open.clone();
+        std::thread::spawn(move || {
+            let (mut listener, mut streams) = (Some(listener), Vec::<TcpStream>::new());
+            loop {
+                std::thread::sleep(Duration::from_millis(2));
+                if !is_open.load(Ordering::Relaxed) {
+                    listener = None;
+                    streams.drain(..).for_each(|stream| drop(stream.shutdown(Shutdown::Both)));
+                    continue;
+                }
+                listener = listener.or_else(|| TcpListener::bind(address).ok());
+                let Some(listener) = &listener else { continue };
+                listener.set_nonblocking(true).unwrap();
+                let Ok((client, _)) = listener.accept() else { continue };
+                client.set_nonblocking(false).unwrap();
+                let server = TcpStream::connect(to).unwrap();
+                for (from, to) in [(&client, &server), (&server, &client)] {
+                    let (mut from, mut to) = (from.try_clone().unwrap(), to.try_clone().unwrap());
+                    std::thread::spawn(move || std::io::copy(&mut from, &mut to));
+                }
+                streams.extend([client, server]);
+            }
+        });
+        Gate { address, open }
+    }
+
+    fn set(&self, open: bool) {
+        self.open.store(open, Ordering::Relaxed);
+        until("the gate", || TcpStream::connect(self.address).is_ok() == open);
+    }
+}
+
 #[test]
 fn who_uses_a_folder_of_a_server_that_is_down_waits_and_nobody_else() {
     let (first, _here) = disk(1);
-    let (second, there) = disk(2);
+    let (second, _there) = disk(2);
+    let gate = Gate::new(second);
     let context = tempfile::tempdir().unwrap();
     let config = Config {
         server: of(first),
@@ -229,7 +276,7 @@ fn who_uses_a_folder_of_a_server_that_is_down_waits_and_nobody_else() {
         limits: Limits::default(),
     };
     let plan = Plan {
-        redirects: vec![("/elsewhere".to_string(), of(second))],
+        redirects: vec![("/elsewhere".to_string(), of(gate.address))],
         state_file: context.path().join("names"),
         context: Some(context.path().to_path_buf()),
         ..Plan::default()
@@ -241,7 +288,7 @@ fn who_uses_a_folder_of_a_server_that_is_down_waits_and_nobody_else() {
     assert_eq!(client.write(&own, "data").status, 0);
     let inside = client.handle(Op::Lookup, &root, "elsewhere");
     assert_eq!(client.call(Op::Create, &inside, Some("file"), None).status, 0);
-    there.lock().unwrap().fault.down = true;
+    gate.set(false);
     for _ in 0..3 {
         assert_eq!(client.call(Op::Lookup, &inside, Some("file"), None).status, JUKEBOX);
         assert_eq!(client.call(Op::Create, &inside, Some("new"), None).status, JUKEBOX);
@@ -249,6 +296,6 @@ fn who_uses_a_folder_of_a_server_that_is_down_waits_and_nobody_else() {
         assert_eq!(client.call(Op::Read, &own, None, None).data, b"data");
         assert_eq!(client.write(&own, "data").status, 0);
     }
-    there.lock().unwrap().fault.down = false;
+    gate.set(true);
     until("the server to be back", || client.call(Op::Lookup, &inside, Some("file"), None).status == 0);
 }
