@@ -150,6 +150,11 @@ impl Identities {
         for (role, body) in &file.roles {
             known_roles(file, &format!("role {role}"), &body.inherits)?;
         }
+        for (role, body) in &file.roles {
+            if closure(file, &body.inherits).contains(role.as_str()) {
+                return Err(circle(file, role));
+            }
+        }
         for set in &file.separate {
             known_roles(file, "separate", set)?;
         }
@@ -164,6 +169,11 @@ impl Identities {
         }
         identities.lattice = Lattice::compile(file)?;
         Ok(identities)
+    }
+
+    /// True if they name anybody or anything.
+    pub fn any(&self) -> bool {
+        !(self.users.is_empty() && self.groups.is_empty() && self.roles.is_empty())
     }
 
     /// Roles by number.
@@ -209,6 +219,18 @@ fn known_roles(file: &IdentitiesFile, who: &str, roles: &BTreeSet<String>) -> Re
     }
 }
 
+/// What is said of a role that inherits itself, with the others on that way.
+fn circle(file: &IdentitiesFile, role: &str) -> String {
+    let inherited = |other: &str| file.roles.get(other).map(|body| closure(file, &body.inherits));
+    let others: Vec<&str> = inherited(role)
+        .into_iter()
+        .flatten()
+        .filter(|other| *other != role && inherited(other).is_some_and(|all| all.contains(role)))
+        .collect();
+    let by = if others.is_empty() { String::new() } else { format!(", by {}", others.join(" and ")) };
+    format!("role '{role}' inherits itself{by}: take it out of the 'inherits' of one of them")
+}
+
 /// A user must not have two roles of a set that is kept separate.
 fn separated(file: &IdentitiesFile, user: &str, roles: &BTreeSet<&str>) -> Result<(), String> {
     for set in &file.separate {
@@ -223,7 +245,7 @@ fn separated(file: &IdentitiesFile, user: &str, roles: &BTreeSet<&str>) -> Resul
     Ok(())
 }
 
-/// Roles and all that they inherit; circles are harmless, for a role is walked over once.
+/// Roles and all that they inherit; a role is walked over once, so that circles, which are refused, end here.
 fn closure<'f>(file: &'f IdentitiesFile, roles: &'f BTreeSet<String>) -> BTreeSet<&'f str> {
     let mut found = BTreeSet::new();
     let mut open: Vec<&str> = roles.iter().map(String::as_str).collect();

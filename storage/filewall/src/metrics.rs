@@ -167,6 +167,10 @@ totals! {
     sessions,
     /// Connections refused because there were too many sessions.
     sessions_refused_total,
+    /// Sessions from which no call had come, ended so that others could begin.
+    sessions_displaced_total,
+    /// Sessions ended because no call had come from them in time.
+    sessions_silent_total,
     /// Calls pending now.
     pending,
     /// Calls whose reply did not come in time.

@@ -185,7 +185,13 @@ impl<'c> Call<'c> {
             Op::Create => {
                 let path = self.named(0, 0)?;
                 let guarded = self.record[self.found.names[0].padded_end() + 3] != 0;
-                OpenOptions::new().write(true).create_new(guarded).create(true).truncate(true).open(&path)?;
+                let empties = self.found.set.size.is_some();
+                OpenOptions::new()
+                    .write(true)
+                    .create_new(guarded)
+                    .create(true)
+                    .truncate(empties)
+                    .open(&path)?;
                 self.made(&path)
             }
             Op::Mkdir => {

@@ -3,13 +3,17 @@
 #![allow(clippy::unwrap_used, clippy::expect_used)] // a failed step ends a test; helpers are no #[test] that clippy knows
 
 mod careless;
+mod careless4;
 mod compound;
 mod disk;
+mod doors;
 mod files;
 mod known;
 mod oracle;
 mod owners;
+mod oracle4;
 mod played;
+mod policies;
 mod proxy;
 mod reorder;
 mod replicas;

@@ -46,8 +46,11 @@ impl Random {
     }
 }
 
+/// Path, mode, time and content.
+type About = (PathBuf, u32, i64, Vec<u8>);
+
 /// Everything below a folder, with all that can change of it.
-fn tree(folder: &Path) -> Vec<(PathBuf, u32, i64, Vec<u8>)> {
+fn tree(folder: &Path) -> Vec<About> {
     let mut found = Vec::new();
     let mut folders = vec![folder.to_path_buf()];
     while let Some(path) = folders.pop() {
@@ -93,7 +96,7 @@ fn export(folder: &Path) -> PathBuf {
     export
 }
 
-fn odd_names(export: &Path) -> Vec<Vec<u8>> {
+pub fn odd_names(export: &Path) -> Vec<Vec<u8>> {
     let absolute = |name: &str| export.join(name).display().to_string().into_bytes();
     let mut names: Vec<Vec<u8>> = [
         "pub",
@@ -178,7 +181,10 @@ impl Attack<'_> {
             0 => record.u32(1).u32(0o777),
             _ => record.u32(0),
         };
-        [0, 0, 0, 0, 0].into_iter().fold(record, Record::u32)
+        let record = record.u32(0).u32(0);
+        // A length of nothing, or none.
+        let record = if self.random.below(4) == 0 { record.u32(1).u64(0) } else { record.u32(0) };
+        record.u32(0).u32(0)
     }
 
     /// A call of MOUNT, or of any operation of NFS.
@@ -260,9 +266,25 @@ impl Attack<'_> {
     }
 }
 
-fn run(seed: u64, policy: &str) {
+/// What must hold under some rules.
+struct Holds {
+    /// Whether bytes that came to a client are looked at for marks, by what they answer.
+    looks: fn(Option<Op>) -> bool,
+    /// Whether the marks stand in what files hold and are called too, not in times alone.
+    all_marked: bool,
+    /// What must be as it was: of what was there before, and of what is there afterwards.
+    same: fn(&[About], &[About]) -> bool,
+}
+
+/// Nothing is seen and nothing is changed.
+const NOTHING: Holds = Holds { looks: |_| true, all_marked: true, same: |before, after| before == after };
+
+fn run(seed: u64, policy: &str, holds: &Holds) {
     let folder = tempfile::tempdir().unwrap();
     let export = export(folder.path());
+    if !holds.all_marked {
+        unmark(&export);
+    }
     let denied = [export.join("secret"), folder.path().join("beside")];
     let before = denied.each_ref().map(|path| tree(path));
     let (wall, _policies) = wall(careless(&export), Some(policy), Limits::default());
@@ -281,7 +303,7 @@ fn run(seed: u64, policy: &str) {
     for number in 0..CALLS {
         let (op, call) = attack.call();
         let reply = attack.ask(op, &call);
-        let shown = reply.windows(MARK.len()).any(|bytes| bytes == MARK);
+        let shown = (holds.looks)(op) && reply.windows(MARK.len()).any(|bytes| bytes == MARK);
         assert!(
             !shown,
             "seed {seed}, call {number}: {op:?} {:?} shows what is denied",
@@ -289,17 +311,70 @@ fn run(seed: u64, policy: &str) {
         );
         done += usize::from(reply.get(24..28) == Some(&[0; 4]));
     }
-    assert_eq!(denied.each_ref().map(|path| tree(path)), before, "seed {seed}: what is denied was changed");
+    for (path, before) in denied.iter().zip(&before) {
+        let after = tree(path);
+        assert!(
+            (holds.same)(before, &after),
+            "seed {seed}: what is denied was changed: {before:?} {after:?}"
+        );
+    }
     // What is allowed was done: an oracle that sees nothing would hold too.
     assert!(done > CALLS / 20 && attack.handles.len() > 5, "{done} calls were carried out");
 }
 
 const RULES: &str = "kind: access\ndefault: allow\nrules:\n- {deny: [all], paths: [/secret]}\n";
 
+/// Takes the marks out of all but the times of files: a folder's own attributes stand in front of its listing.
+fn unmark(export: &Path) {
+    for name in ["secret/s.txt", "secret/MARK", "secret/deep/file"] {
+        let path = export.join(name);
+        let about = fs::metadata(&path).unwrap();
+        fs::write(&path, "its content").unwrap();
+        let times = FileTimes::new().set_modified(about.modified().unwrap());
+        File::options().write(true).open(&path).unwrap().set_times(times).unwrap();
+    }
+    fs::rename(export.join("secret/MARK"), export.join("secret/named")).unwrap();
+    fs::remove_file(export.join("secret/link")).unwrap();
+    for name in ["secret", "secret/deep"] {
+        let now = FileTimes::new().set_modified(UNIX_EPOCH + Duration::from_secs(1 << 30));
+        File::open(export.join(name)).unwrap().set_times(now).unwrap();
+    }
+}
+
 #[test]
 fn nothing_that_is_denied_is_seen_or_changed_whatever_is_asked() {
     for seed in SEEDS {
-        run(seed, RULES);
-        run(seed, &format!("kind: handles\nkey-file: key\n---\n{RULES}"));
+        run(seed, RULES, &NOTHING);
+        run(seed, &format!("kind: handles\nkey-file: key\n---\n{RULES}"), &NOTHING);
+    }
+}
+
+/// What may not be looked at has no attributes in a listing, and gives none when it is asked for them. (What may be read or looked up
+/// comes with attributes in NFSv3.)
+#[test]
+fn attributes_that_are_denied_are_in_no_listing_whatever_is_asked() {
+    let rules = "kind: access\ndefault: allow\nrules:\n- {deny: [GETATTR, changes], paths: [/secret]}\n";
+    let looks = |op| matches!(op, None | Some(Op::Getattr | Op::Readdir | Op::Readdirplus));
+    let holds = Holds { looks, all_marked: false, same: |before, after| before == after };
+    for seed in SEEDS {
+        run(seed, rules, &holds);
+        run(seed, &format!("kind: handles\nkey-file: key\n---\n{rules}"), &holds);
+    }
+}
+
+/// Where SETATTR is denied, no CREATE empties a file and no mode is changed, though names may be made beside them.
+#[test]
+fn attributes_that_may_not_be_set_stay_whatever_is_asked() {
+    let rules = "kind: access\ndefault: allow\nrules:\n\
+                 - {deny: [SETATTR, WRITE, REMOVE, RMDIR, RENAME, LINK, SYMLINK], paths: [/secret]}\n";
+    let same = |before: &[About], after: &[About]| {
+        before.iter().all(|(path, mode, _, content)| {
+            after.iter().any(|other| (&other.0, &other.1, &other.3) == (path, mode, content))
+        })
+    };
+    let holds = Holds { looks: |_| false, all_marked: true, same };
+    for seed in SEEDS {
+        run(seed, rules, &holds);
+        run(seed, &format!("kind: handles\nkey-file: key\n---\n{rules}"), &holds);
     }
 }

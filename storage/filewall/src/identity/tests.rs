@@ -33,10 +33,17 @@ fn roles_bring_those_that_they_inherit() {
 }
 
 #[test]
-fn circles_of_roles_end() {
-    let circle = "roles: {a: {inherits: [b]}, b: {inherits: [a]}}\nusers: {x: {uid: 1, roles: [a]}}";
-    let identities = Identities::compile(&file(circle)).unwrap();
-    assert_eq!(identities.user(1).unwrap().1.len(), 2);
+fn circles_of_roles_are_refused() {
+    let wrong = |roles: &str| Identities::compile(&file(&format!("roles: {roles}"))).unwrap_err();
+    let two = wrong("{a: {inherits: [b]}, b: {inherits: [a]}, c: {inherits: [a]}}");
+    assert!(two.contains("role 'a' inherits itself, by b:"), "{two}");
+    let own = wrong("{z: {}, self: {inherits: [self, z]}}");
+    assert!(own.contains("role 'self' inherits itself:"), "{own}");
+    let three = wrong("{a: {inherits: [b]}, b: {inherits: [c]}, c: {inherits: [a]}}");
+    assert!(three.contains("role 'a' inherits itself, by b and c:"), "{three}");
+    // Two ways to one role are no circle.
+    let diamond = "roles: {a: {inherits: [b, c]}, b: {inherits: [d]}, c: {inherits: [d]}, d: {}}";
+    assert!(Identities::compile(&file(diamond)).is_ok());
 }
 
 #[test]

@@ -245,7 +245,7 @@ fn start(path: PathBuf, how: How) -> Result<Writer, String> {
 }
 
 fn open(path: &Path) -> std::io::Result<File> {
-    File::options().create(true).append(true).open(path)
+    super::log_file(path)
 }
 
 /// Where the `number`th old file is.

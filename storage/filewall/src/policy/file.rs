@@ -4,6 +4,8 @@
 //! `20-access.yaml`). A document of kind `identities` is no policy of the chain: it gives users, groups and roles their names, wherever
 //! it stands. Neither is one of kind `none`, which says that everything is to be let through, nor one of kind `replication`: it says which servers are behind the chain. Everything is checked before anything is put in force; what is wrong is said with file, document and reason.
 
+mod words;
+
 use super::Policy;
 use super::access::{Access, AccessFile};
 use super::alarm::{Alarm, AlarmFile};
@@ -51,6 +53,22 @@ const KINDS: [&str; 16] = [
     "reorder",
     "replication",
 ];
+/// Kinds that let something be done, or be seen afterwards, less freely: that one is gone is worth a word. `replication` comes and goes with the
+/// process alone; the others neither close nor watch anything.
+pub const PROTECTING: [&str; 12] = [
+    "identities",
+    "handles",
+    "access",
+    "read-only",
+    "remap",
+    "rate",
+    "quota",
+    "machines",
+    "alarm",
+    "audit",
+    "rbac",
+    "module",
+];
 
 /// The folder of policies, where relative paths begin.
 #[derive(Clone, Copy, Debug)]
@@ -93,7 +111,11 @@ impl Document {
     }
 
     fn body<T: DeserializeOwned>(&self) -> Result<T> {
-        T::deserialize(&self.body).map_err(|error| self.wrong(format!("kind {}: {error}", self.kind)))
+        let wrong = |error: serde_path_to_error::Error<serde_json::Error>| {
+            let reason = words::wrong(error.path(), &error.inner().to_string(), &self.body);
+            self.wrong(format!("kind {}: {reason}", self.kind))
+        };
+        serde_path_to_error::deserialize(&self.body).map_err(wrong)
     }
 }
 
@@ -168,7 +190,10 @@ fn read(path: &Path) -> Result<Vec<Document>> {
     if text.len() as u64 > FILE_BYTES_MAX {
         return Err(whole(format!("longer than {FILE_BYTES_MAX} bytes")));
     }
-    let values: Vec<Value> = serde_saphyr::from_multiple(&text).map_err(|error| whole(error.to_string()))?;
+    // Only 'true' and 'false' are no texts: users and roles may be called 'y', 'n', 'no' and 'off'.
+    let options = serde_saphyr::options! { strict_booleans: true };
+    let values: Vec<Value> = serde_saphyr::from_multiple_with_options(&text, options)
+        .map_err(|error| whole(words::plain(&error.to_string())))?;
     // A writer that empties a file first may not be done yet.
     if values.last().is_none_or(Value::is_null) || ends_open(&text) {
         let reason = "it ends without a policy; if it is not being written, delete it or what stands behind the last '---'";
@@ -196,7 +221,7 @@ fn document(path: &Path, number: usize, value: Value) -> Result<Document> {
     let word = |body: &mut Map<String, Value>, key: &str| match body.remove(key) {
         None => Ok(None),
         Some(Value::String(text)) if !text.is_empty() => Ok(Some(text)),
-        Some(other) => Err(wrong(format!("'{key}: {other}' is no text"))),
+        Some(other) => Err(wrong(format!("'{key}: {other}' is no text; in quotes it would be one"))),
     };
     let kind = word(&mut body, "kind")?;
     let kind = kind.ok_or_else(|| wrong(format!("'kind' is missing; there are {}", KINDS.join(", "))))?;

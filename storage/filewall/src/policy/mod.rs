@@ -41,7 +41,10 @@ use crate::wire::nfs3::{ATTRIBUTES_BYTES, Handle, Op, Status};
 use std::any::Any;
 use std::collections::BTreeMap;
 use std::fmt::Debug;
+use std::fs::{File, Permissions};
 use std::net::IpAddr;
+use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
+use std::path::Path;
 use std::sync::Arc;
 
 /// A handle of NFSv4 as the server knows it.
@@ -241,6 +244,18 @@ pub trait Policy: Send + Sync + Debug {
     fn explain(&self, _question: &explain::Question, _context: &Context<'_>) -> explain::Step {
         explain::Step::silent()
     }
+}
+
+/// Opens the log of a policy, or makes it. It says who did what with which file: it is its owner's alone, and one that an earlier release made is
+/// closed to others.
+pub(crate) fn log_file(path: &Path) -> std::io::Result<File> {
+    let file = File::options().create(true).append(true).mode(0o600).open(path)?;
+    let mode = file.metadata()?.permissions().mode();
+    if mode & 0o077 != 0 {
+        // Another's file, or a pipe to a reader, cannot be closed, and need not be.
+        let _closed = file.set_permissions(Permissions::from_mode(mode & 0o700));
+    }
+    Ok(file)
 }
 
 #[cfg(test)]

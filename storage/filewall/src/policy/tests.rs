@@ -5,7 +5,6 @@ use crate::wire::build::{Caller, Record};
 use crate::wire::call::arguments;
 use crate::wire::rpc::call_head;
 use crate::wire::xdr::Reader;
-use std::path::Path;
 
 /// A chain from the text of a policy file.
 pub(crate) fn chain(text: &str) -> Chain {
@@ -70,4 +69,25 @@ fn the_shipped_examples_are_sound() {
         count += 1;
     }
     assert!(count >= 4, "{count} examples");
+}
+
+#[test]
+fn logs_of_who_did_what_are_their_owners_alone() {
+    let folder = tempfile::tempdir().unwrap();
+    let text = "kind: identities\nusers: {bob: {uid: 7, roles: [user]}}\nroles: {user: {}}\n---\n\
+                kind: audit\nfile: audit.log\nops: [all]\noutcome: all\n---\n\
+                kind: rbac\nstate-file: rbac.state\nlog-file: rbac.log\ninitial: [user]\n\
+                rules: permit (principal in Role::\"user\", action, resource);\n";
+    std::fs::write(folder.path().join("policy.yaml"), text).unwrap();
+    let mode = |name: &str| folder.path().join(name).metadata().unwrap().permissions().mode() & 0o7777;
+    // One log is new, the other was made open to everybody.
+    let old = folder.path().join("rbac.log");
+    std::fs::write(&old, "{}\n").unwrap();
+    std::fs::set_permissions(&old, Permissions::from_mode(0o644)).unwrap();
+    drop(load(folder.path(), None).unwrap());
+    assert_eq!((mode("audit.log"), mode("rbac.log")), (0o600, 0o600));
+    std::fs::remove_file(&old).unwrap();
+    std::fs::set_permissions(folder.path().join("audit.log"), Permissions::from_mode(0o666)).unwrap();
+    drop(load(folder.path(), None).unwrap());
+    assert_eq!((mode("audit.log"), mode("rbac.log")), (0o600, 0o600));
 }

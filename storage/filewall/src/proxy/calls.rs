@@ -86,6 +86,11 @@ impl Session {
                 return self.bad_head(xid, wrong, env);
             }
         };
+        if self.silent_since_us.take().is_some() && !env.shared.door.spoke(self.ticket) {
+            // Another has its seat: this session is about to be ended, and begins nothing any more.
+            self.end(env);
+            return Done::Skip;
+        }
         match (head.program, head.version) {
             (program::NFS, nfs3::VERSION) => match Op::from_number(head.procedure) {
                 Some(op) => self.nfs(source, head, op, env),

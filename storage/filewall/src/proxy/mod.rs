@@ -6,7 +6,7 @@
 //! - [`compound`], [`compound_replies`]: the same for NFSv4.
 //! - [`pending`]: the pending map. - [`retransmit`]: operations that must happen once.
 //! - [`settle`]: what nobody knows the outcome of. - [`server`]: the server's address and connections to it. - [`mounter`]: mounts.
-//! - [`worker`]: threads. - [`reload`]: policies that change while calls go on.
+//! - [`door`]: who has a session, and who must leave. - [`worker`]: threads. - [`reload`]: policies that change while calls go on.
 //!
 //! A session has its own connection to the server, so that its calls are answered as if it spoke to it directly, and one
 //! slow client holds up nobody else. TCP clients are served from connections that a thread accepts and hands to the workers in
@@ -23,6 +23,7 @@ pub mod buffer;
 mod calls;
 mod compound;
 mod compound_replies;
+pub mod door;
 pub mod flow;
 pub mod mounter;
 pub mod pending;
@@ -43,7 +44,7 @@ use crate::replicate::{Plan, Router, Servers};
 use crate::wire::nfs3::Handle;
 use crate::wire::portmap::Ports;
 use arc_swap::ArcSwap;
-use hashbrown::HashMap;
+use door::{Admitted, Door, Ticket};
 use mounter::Job;
 use retransmit::Retransmits;
 use std::net::{IpAddr, SocketAddr, TcpListener, UdpSocket};
@@ -63,8 +64,10 @@ pub const MAX_DATAGRAM_BYTES: usize = 65_536;
 pub struct Limits {
     /// Most sessions.
     pub sessions: usize,
-    /// Most sessions of one client address.
+    /// Most sessions of one client address (IPv6: of one /64).
     pub sessions_per_client: usize,
+    /// After how long a session ends from which no call has come yet, µs.
+    pub first_call_us: u64,
     /// After how long a pending call is purged, µs.
     pub call_timeout_us: u64,
     /// After how long without a datagram the session of a UDP client ends, µs.
@@ -76,6 +79,7 @@ impl Default for Limits {
         Self {
             sessions: 4096,
             sessions_per_client: 256,
+            first_call_us: 10_000_000,
             call_timeout_us: 120_000_000,
             datagram_idle_us: 60_000_000,
         }
@@ -131,7 +135,8 @@ pub struct Shared {
     policy_error: Mutex<Option<String>>,
     policy_order: AtomicU64,
     inboxes: Vec<Inbox>,
-    clients: Mutex<HashMap<IpAddr, usize>>,
+    /// Who has a session.
+    pub door: Door,
     /// The servers behind, where there are several.
     router: Option<Arc<Router>>,
     /// What clients have mounted, for a second FileWall.
@@ -148,18 +153,24 @@ impl Shared {
         }
     }
 
-    /// Takes one session of a client into account; false if there are too many.
-    pub fn admit(&self, client: IpAddr) -> bool {
-        let mut clients = self.clients.lock().unwrap_or_else(PoisonError::into_inner);
-        let all: u64 = self.totals.sessions.load(Ordering::Relaxed);
-        let own = clients.get(&client).copied().unwrap_or(0);
-        if all >= self.limits.sessions as u64 || own >= self.limits.sessions_per_client {
-            Totals::count(&self.totals.sessions_refused_total);
-            return false;
+    /// Gives a client that comes to a worker a seat; `None` if there are too many. Who must leave for it is told to.
+    pub(crate) fn admit(&self, client: IpAddr) -> Option<Ticket> {
+        match self.door.admit(client) {
+            Admitted::Full => {
+                Totals::count(&self.totals.sessions_refused_total);
+                None
+            }
+            Admitted::Seat { ticket, displaced, end } => {
+                match displaced {
+                    true => Totals::count(&self.totals.sessions_displaced_total),
+                    false => Totals::count(&self.totals.sessions),
+                }
+                if let Some((worker, session)) = end {
+                    self.deliver(worker, Delivery::End { session });
+                }
+                Some(ticket)
+            }
         }
-        clients.insert(client, own + 1);
-        Totals::count(&self.totals.sessions);
-        true
     }
 
     /// Writes down what a client has mounted. What is lost must be mounted again when this process has ended.
@@ -171,14 +182,9 @@ impl Shared {
         }
     }
 
-    /// A session of a client has ended.
-    pub fn release(&self, client: IpAddr) {
-        let mut clients = self.clients.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(own) = clients.get_mut(&client) {
-            *own -= 1;
-            if *own == 0 {
-                clients.remove(&client);
-            }
+    /// A session has ended, or was never made.
+    pub(crate) fn release(&self, ticket: Ticket) {
+        if self.door.release(ticket) {
             Totals::down(&self.totals.sessions, 1);
         }
     }
@@ -342,7 +348,7 @@ impl FileWall {
             policy_error: Mutex::default(),
             policy_order: AtomicU64::new(0),
             inboxes,
-            clients: Mutex::default(),
+            door: Door::new(config.limits.sessions, config.limits.sessions_per_client),
             router,
             mounts,
             _lock: lock,
@@ -504,11 +510,12 @@ fn accept(listener: &TcpListener, shared: &Shared) {
             return;
         }
         match accepted {
-            Ok((stream, address)) if shared.admit(address.ip()) => {
-                shared.deliver(next, Delivery::Connection(stream, address));
-                next = (next + 1) % shared.inboxes.len();
+            Ok((stream, address)) => {
+                if let Some(ticket) = shared.admit(address.ip()) {
+                    shared.deliver(next, Delivery::Connection(stream, address, ticket));
+                    next = (next + 1) % shared.inboxes.len();
+                }
             }
-            Ok(_) => {}
             Err(error) => {
                 tracing::warn!(%error, "a connection cannot be accepted");
                 // Usually there are too many open files; others must close some first.

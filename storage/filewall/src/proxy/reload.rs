@@ -65,12 +65,13 @@ pub(super) fn reload(shared: &Shared) -> Result<()> {
     }
 }
 
-/// Kinds of policies that say who may do what, and that were in force and are no more.
+/// Kinds of policies that protect something, and that were in force and are no more.
 fn lost_kinds(before: &policy::Chain, after: &policy::Chain) -> Vec<&'static str> {
-    let has =
-        |chain: &policy::Chain, kind: &str| chain.entries().iter().any(|entry| entry.policy.kind() == kind);
-    let kinds = ["handles", "access", "rbac", "read-only", "module"];
-    kinds.into_iter().filter(|kind| has(before, kind) && !has(after, kind)).collect()
+    let has = |chain: &policy::Chain, kind: &str| match kind {
+        "identities" => chain.identities().any(),
+        _ => chain.entries().iter().any(|entry| entry.policy.kind() == kind),
+    };
+    policy::file::PROTECTING.into_iter().filter(|kind| has(before, kind) && !has(after, kind)).collect()
 }
 
 /// What a change of the files changes.

@@ -10,6 +10,7 @@
 //!   again what it has no answer to, as it would to a server that came back.
 
 use super::aside::Asides;
+use super::door::Ticket;
 use super::flow::{BACKLOG_BYTES_MAX, Came, Flow};
 use super::pending::{Pending, Question};
 use super::worker::{Delivery, Env, SessionKey};
@@ -94,6 +95,10 @@ pub struct Held {
 pub struct Session {
     /// Its name in its worker.
     pub key: SessionKey,
+    /// Its seat.
+    pub ticket: Ticket,
+    /// When it began, µs; `None` from its first call on.
+    pub(super) silent_since_us: Option<u64>,
     /// The client's end.
     pub client: Client,
     /// The client's address.
@@ -132,16 +137,18 @@ pub struct Session {
 }
 
 impl Session {
-    /// A new session.
+    /// A new session: between which addresses, and with which seat since when.
     pub fn new(
         key: SessionKey,
         client: Client,
-        address: SocketAddr,
-        own_address: IpAddr,
+        (address, own_address): (SocketAddr, IpAddr),
+        (ticket, begun_us): (Ticket, u64),
         chain: Arc<Chain>,
     ) -> Self {
         Self {
             key,
+            ticket,
+            silent_since_us: Some(begun_us),
             client,
             address,
             own_address,
@@ -412,6 +419,11 @@ impl Session {
             }
         }
         if stuck {
+            return self.end(env);
+        }
+        let first_us = env.shared.limits.first_call_us;
+        if self.silent_since_us.is_some_and(|since_us| now_us.saturating_sub(since_us) > first_us) {
+            Totals::count(&env.shared.totals.sessions_silent_total);
             return self.end(env);
         }
         // Thousands of clients that have mounted and do nothing cost next to nothing.

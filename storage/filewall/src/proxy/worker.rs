@@ -2,6 +2,7 @@
 //!
 //! New connections, results of the MOUNT helper, and replies that copies of a call wait for come through an inbox.
 
+use super::door::Ticket;
 use super::mounter::Mounted;
 use super::retransmit::put_again;
 use super::session::{Client, Session, Up};
@@ -41,8 +42,8 @@ pub struct SessionKey {
 /// What comes through the inbox.
 #[derive(Debug)]
 pub enum Delivery {
-    /// A new connection.
-    Connection(TcpStream, SocketAddr),
+    /// A new connection, and its seat.
+    Connection(TcpStream, SocketAddr, Ticket),
     /// A MOUNT call was carried out.
     Mounted(Mounted),
     /// A reply to a call of which this session has sent a copy.
@@ -325,7 +326,7 @@ impl Worker {
         let _ = rustix::io::read(&self.inbox.bell, &mut count);
         while let Ok(delivery) = self.inbox.receiver.try_recv() {
             match delivery {
-                Delivery::Connection(stream, address) => self.accept(stream, address),
+                Delivery::Connection(stream, address, ticket) => self.accept(stream, address, ticket),
                 Delivery::Mounted(mounted) => {
                     let key = mounted.session;
                     self.answer(key, |session, shared| finish_mount(session, mounted, shared));
@@ -355,19 +356,27 @@ impl Worker {
         self.places.iter().filter_map(|place| Some(place.session.as_ref()?.key)).collect()
     }
 
-    fn accept(&mut self, stream: TcpStream, address: SocketAddr) {
+    fn accept(&mut self, stream: TcpStream, address: SocketAddr, ticket: Ticket) {
         let own = stream.local_addr().map_or(IpAddr::from([0, 0, 0, 0]), |own| own.ip());
         if stream.set_nonblocking(true).and_then(|()| stream.set_nodelay(true)).is_err() {
-            self.shared.release(address.ip());
+            self.shared.release(ticket);
             return;
         }
         // A client that vanished without a word is found out by the kernel.
         let _ = rustix::net::sockopt::set_socket_keepalive(&stream, true);
-        let key = self.insert(Client::Tcp(stream), address, own);
-        self.stir(key, Stir::Run);
+        if let Some(key) = self.insert(Client::Tcp(stream), address, own, ticket) {
+            self.stir(key, Stir::Run);
+        }
     }
 
-    fn insert(&mut self, client: Client, address: SocketAddr, own: IpAddr) -> SessionKey {
+    /// Makes a session; `None` if its seat is lost already.
+    fn insert(
+        &mut self,
+        client: Client,
+        address: SocketAddr,
+        own: IpAddr,
+        ticket: Ticket,
+    ) -> Option<SessionKey> {
         let slot = self.free.pop().unwrap_or_else(|| {
             self.places.push(Place::default());
             (self.places.len() - 1) as u32
@@ -376,10 +385,16 @@ impl Worker {
         let place = &mut self.places[slot as usize];
         place.uses = place.uses.wrapping_add(1) & (u32::MAX >> 2);
         let key = SessionKey { slot, uses: place.uses };
-        place.session = Some(Session::new(key, client, address, own, chain));
+        if !self.shared.door.seated(ticket, (self.number, key)) {
+            self.free.push(slot);
+            self.shared.release(ticket);
+            return None;
+        }
+        let begun = (ticket, self.now.steady_us);
+        place.session = Some(Session::new(key, client, (address, own), begun, chain));
         place.watched = [None; 2];
         Totals::count(&self.shared.totals.sessions_total);
-        key
+        Some(key)
     }
 
     fn remove(&mut self, key: SessionKey) {
@@ -396,7 +411,7 @@ impl Worker {
             }
         }
         self.free.push(key.slot);
-        shared.release(session.address.ip());
+        shared.release(session.ticket);
         // Closing the descriptors takes them out of the epoll.
     }
 
@@ -508,11 +523,9 @@ impl Worker {
         if let Some(key) = self.by_address.get(&(from, portmap)) {
             return Some(*key);
         }
-        if !self.shared.admit(from.ip()) {
-            return None;
-        }
+        let ticket = self.shared.admit(from.ip())?;
         let own = self.shared.own_address_for(from);
-        let key = self.insert(Client::Udp, from, own);
+        let key = self.insert(Client::Udp, from, own, ticket)?;
         self.by_address.insert((from, portmap), key);
         Some(key)
     }

@@ -75,9 +75,12 @@ struct Serve {
     /// Most clients' connections
     #[arg(long, default_value_t = Limits::default().sessions)]
     sessions: usize,
-    /// Most connections of one client address
+    /// Most connections of one client address (IPv6: of one /64)
     #[arg(long, default_value_t = Limits::default().sessions_per_client)]
     sessions_per_client: usize,
+    /// A connection from which no call has come ends after so many milliseconds, and before where others need its place
+    #[arg(long, value_name = "MS", default_value_t = Limits::default().first_call_us / 1000)]
+    first_call_ms: u64,
     /// Another server with the same content, as --server: changes go to all, and any of them may fail (NFSv3 only). Repeat for more
     #[arg(long = "replica", value_name = "URL")]
     replicas: Vec<String>,
@@ -149,6 +152,7 @@ impl Serve {
             limits: Limits {
                 sessions: self.sessions,
                 sessions_per_client: self.sessions_per_client,
+                first_call_us: self.first_call_ms.saturating_mul(1000),
                 ..Limits::default()
             },
         })
@@ -190,12 +194,37 @@ impl Serve {
         })
     }
 
+    /// Sessions that there are descriptors for: each has its client, its way to the server, and the two ends of each hop of a router.
+    fn fit(config: &mut Config, plan: &Plan, descriptors: usize) {
+        let each = if plan.is_empty() { 2 } else { 4 + plan.replicas.len() + plan.redirects.len() };
+        let most = weir_admission::descriptors::for_connections(descriptors) / each;
+        if most < config.limits.sessions {
+            tracing::warn!(
+                descriptors,
+                sessions = most,
+                wanted = config.limits.sessions,
+                "the limit of open files (RLIMIT_NOFILE) leaves room for fewer sessions than --sessions says"
+            );
+            config.limits.sessions = most;
+        }
+    }
+
+    /// What is open to everybody, to be said at the start.
+    fn open_to_all(&self) -> Vec<&'static str> {
+        let all = "NFS is served at all addresses of this machine; '--listen ADDRESS' serves it at one";
+        let free = "there are no policies: whoever reaches FileWall may do everything; '--policy PATH' says what is allowed";
+        let open = [(self.listen.is_unspecified(), all), (self.policy.is_none(), free)];
+        open.into_iter().filter_map(|(is, said)| is.then_some(said)).collect()
+    }
+
     fn run(self) -> Result<ExitCode, Failure> {
-        let config = self.config()?;
-        let server = config.server.clone();
+        let descriptors = weir_admission::descriptors::raise();
+        let (mut config, plan) = (self.config()?, self.plan()?);
+        Self::fit(&mut config, &plan, descriptors);
+        let (server, open) = (config.server.clone(), self.open_to_all());
         let orders = self.orders();
         let version = orders.as_ref().map(Orders::begin).transpose()?;
-        let wall = Arc::new(FileWall::start_group(config, &self.plan()?).map_err(failure)?);
+        let wall = Arc::new(FileWall::start_group(config, &plan).map_err(failure)?);
         if let (Some(orders), Some(version)) = (orders, version) {
             orders.start(wall.clone(), version)?;
         }
@@ -207,6 +236,9 @@ impl Serve {
             status = %self.status,
             "FileWall is up"
         );
+        for said in open {
+            tracing::warn!("{said}");
+        }
         let runtime = tokio::runtime::Builder::new_current_thread()
             .enable_all()
             .build()
@@ -243,4 +275,50 @@ async fn serve_status(wall: Arc<FileWall>, address: SocketAddr) -> Result<(), Fa
 
 async fn metrics(State(wall): State<Arc<FileWall>>) -> impl axum::response::IntoResponse {
     ([(header::CONTENT_TYPE, "text/plain; version=0.0.4")], wall.status().prometheus())
+}
+
+#[cfg(test)]
+mod tests {
+    //! Tests of what `weir filewall` makes of its arguments.
+
+    use super::*;
+    use clap::Parser;
+
+    #[derive(Parser)]
+    struct Line {
+        #[command(flatten)]
+        serve: Serve,
+    }
+
+    fn serve(words: &[&str]) -> Serve {
+        let line = ["weir", "--server", "nfs://127.0.0.1/x"].iter().chain(words);
+        Line::try_parse_from(line).unwrap_or_else(|error| panic!("{error}")).serve
+    }
+
+    #[test]
+    fn what_is_open_to_all_is_said_at_the_start() {
+        let said = serve(&[]).open_to_all().join("\n");
+        assert!(said.contains("all addresses") && said.contains("--listen"), "{said}");
+        assert!(said.contains("no policies") && said.contains("--policy"), "{said}");
+        let closed = serve(&["--listen", "10.0.0.1", "--policy", "p"]);
+        assert!(closed.open_to_all().is_empty());
+        assert_eq!(serve(&["--listen", "::"]).open_to_all().len(), 2);
+    }
+
+    #[test]
+    fn there_are_no_more_sessions_than_descriptors() {
+        let serve = serve(&["--first-call-ms", "1500"]);
+        let fitted = |descriptors: usize, plan: &Plan| {
+            let mut config = serve.config().unwrap();
+            Serve::fit(&mut config, plan, descriptors);
+            assert_eq!(config.limits.first_call_us, 1_500_000);
+            config.limits.sessions
+        };
+        let plain = Plan::default();
+        assert_eq!((fitted(usize::MAX, &plain), fitted(1 << 20, &plain)), (4096, 4096));
+        assert_eq!(fitted(1024, &plain), (1024 - 256) / 2);
+        let other = serve.config().unwrap().server;
+        let several = Plan { replicas: vec![other.clone(), other], ..Plan::default() };
+        assert_eq!(fitted(1024, &several), (1024 - 256) / 6);
+    }
 }

@@ -89,8 +89,15 @@ struct Aside(PathBuf);
 
 impl Aside {
     fn new() -> Result<Aside, Failure> {
-        let path = std::env::temp_dir().join(format!("weir-policies-{}", std::process::id()));
-        std::fs::create_dir(&path).map_err(Failure::io(path.display().to_string()))?;
+        use std::os::unix::fs::DirBuilderExt;
+        // Nobody else can be there first, or look inside.
+        let mut random = [0; 8];
+        getrandom::fill(&mut random)
+            .map_err(|error| Failure::Input(format!("no random numbers: {error}")))?;
+        let name = format!("weir-policies-{:016x}", u64::from_ne_bytes(random));
+        let path = std::env::temp_dir().join(name);
+        let made = std::fs::DirBuilder::new().mode(0o700).create(&path);
+        made.map_err(Failure::io(path.display().to_string()))?;
         Ok(Aside(path))
     }
 }
@@ -99,5 +106,23 @@ impl Drop for Aside {
     fn drop(&mut self) {
         // What cannot be removed is left to whoever cleans the folder of temporary files.
         let _ = std::fs::remove_dir_all(&self.0);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    //! Tests of the folder that goes away.
+
+    use super::Aside;
+    use std::os::unix::fs::PermissionsExt;
+
+    #[test]
+    fn policies_are_checked_in_a_folder_that_nobody_can_guess_or_look_into() {
+        let (one, other) = (Aside::new().unwrap(), Aside::new().unwrap());
+        assert_ne!(one.0, other.0);
+        assert_eq!(one.0.metadata().unwrap().permissions().mode() & 0o777, 0o700);
+        let path = one.0.clone();
+        drop(one);
+        assert!(!path.exists() && other.0.exists());
     }
 }

@@ -142,7 +142,7 @@ fn what_is_wrong_is_named_with_its_rule() {
         ("{deny: [WRITE], roles: [boss]}", "rule 2: role 'boss'"),
         ("{deny: [WRITE], clients: [10.0.0]}", "rule 2: '10.0.0' is no address"),
         ("{deny: [WRITE], paths: [x]}", "rule 2: path 'x'"),
-        ("{deny: [WRITE], color: red}", "unknown field `color`"),
+        ("{deny: [WRITE], color: red}", "there is no field 'color'"),
     ] {
         assert!(wrong(rule).contains(words), "{rule}: {}", wrong(rule));
     }

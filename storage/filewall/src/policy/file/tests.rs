@@ -55,14 +55,14 @@ fn what_is_wrong_is_named_with_file_and_document() {
         ("kind: read-only\n---\nkind: read-only", "document 2: a second policy with the name 'read-only'"),
         ("kind: identities\n---\nkind: identities", "identities are given twice"),
         ("kind: read-only\npaths: [/a]\n---\nkind: handles\nkey-file: k", "put 'handles' first"),
-        ("kind: statistics\nlevel: 3", "unknown field"),
+        ("kind: statistics\nlevel: 3", "there is no field 'level'"),
         // What would let everything through is said, not guessed.
         ("", "it ends without a policy"),
         ("# nothing\n", "it ends without a policy"),
         ("kind: statistics\n---\n", "it ends without a policy"),
         ("kind: identities\n", "write 'kind: none'"),
         ("kind: none\n---\nkind: statistics\n", "'none' says that there is no policy"),
-        ("kind: none\nwhy: x\n", "unknown field"),
+        ("kind: none\nwhy: x\n", "there is no field 'why'"),
         (
             "kind: handles\nkey-file: a\n---\nkind: handles\nname: b\nkey-file: b\n",
             "'handles' is there already",
@@ -75,6 +75,77 @@ fn what_is_wrong_is_named_with_file_and_document() {
     assert!(
         load(Path::new("/nowhere/policies"), None).unwrap_err().to_string().contains("/nowhere/policies")
     );
+}
+
+#[test]
+fn errors_speak_of_documents_and_say_what_is_allowed() {
+    let inner = |text: &str| format!("kind: access\ndefault: allow\nrules:\n- {text}");
+    for (text, words) in [
+        ("kind: rate\nper: all\ncalls-per-s: many".to_string(), &["calls-per-s", "'many'", "number"][..]),
+        ("kind: rate\nper: all\ncalls-per-s: -1".to_string(), &["calls-per-s", "'-1'", "number"]),
+        (
+            "kind: rate\nper: everyone\ncalls-per-s: 1".to_string(),
+            &["'per'", "'everyone' is none of", "client"],
+        ),
+        ("kind: rate\nper: [all]\ncalls-per-s: 1".to_string(), &["'per'"]),
+        ("kind: rate\nper: all\nper: all\ncalls-per-s: 1".to_string(), &["'per' is given twice"]),
+        (
+            "kind: identities\nusers: {ann: {uid: 4294967296}}".to_string(),
+            &["users.ann.uid", "from 0 to 4294967295"],
+        ),
+        ("kind: identities\nusers: {ann: {}}".to_string(), &["users.ann", "the field 'uid' is missing"]),
+        ("kind: identities\nusers: {ann: 5}".to_string(), &["users.ann", "'5' is not fields with values"]),
+        (
+            "kind: identities\nusers: {ann: {uid: 5, roles: user}}".to_string(),
+            &["users.ann.roles", "is not a list"],
+        ),
+        ("kind: identities\ngroups: {staff: x}".to_string(), &["groups.staff", "'x' is not a whole number"]),
+        (inner("{deny: [all], users: [true]}"), &["rules[0].users[0]", "'true' is not a text", "quotes"]),
+        (inner("{deny: [all], users: [7]}"), &["rules[0].users[0]", "'7' is not a text", "quotes"]),
+        (inner("{deny: all}"), &["rules[0].deny", "'all' is not a list"]),
+        (
+            inner("{deny: [all], colour: red}"),
+            &["'rules[0]'", "there is no field 'colour'; there are allow, deny"],
+        ),
+        (
+            inner("{deny: [all]}").replace("allow\n", "open\n"),
+            &["'default'", "'open' is none of allow or deny"],
+        ),
+        ("kind: access\nrules: []".to_string(), &["the field 'default' is missing"]),
+        ("kind: statistics\nlevel: 3".to_string(), &["there is no field 'level'; it takes none"]),
+        ("kind: true".to_string(), &["'kind: true' is no text"]),
+    ] {
+        let error = try_chain(&text, None).unwrap_err().to_string();
+        for word in words {
+            assert!(error.contains(word), "{text}: no {word} in {error}");
+        }
+        for word in [
+            "u16",
+            "u32",
+            "u64",
+            "variant",
+            "expected",
+            "invalid",
+            "DuplicateKey",
+            "struct",
+            "boolean",
+            "sequence",
+        ] {
+            assert!(!error.contains(word), "{text}: {word} in {error}");
+        }
+    }
+}
+
+#[test]
+fn words_that_are_booleans_elsewhere_are_names_here() {
+    let text = "kind: identities\nusers: {y: {uid: 7, roles: [no, off]}, n: {uid: 8}}\nroles: {no: {}, off: {inherits: [yes]}, yes: {}}\n\
+                groups: {on: 5}\n---\nkind: access\nname: n\ndefault: allow\nrules:\n- {deny: [all], users: [y], roles: [no]}\n";
+    let chain = try_chain(text, None).unwrap();
+    assert_eq!(chain.entries()[0].name, "n");
+    assert_eq!((chain.identities().uid("y"), chain.identities().uid("n")), (Some(7), Some(8)));
+    assert_eq!(chain.identities().gid("on"), Some(5));
+    let roles: Vec<&str> = chain.identities().user(7).unwrap().1.iter().map(|role| &**role).collect();
+    assert_eq!(roles, ["no", "off", "yes"]);
 }
 
 #[test]

@@ -1,8 +1,9 @@
 //! The log of LOG and ALARM: a JSON object a line (paper 4.5.1: "FileWall additionally evaluates the LOG permission and logs the
 //! operation if required").
 
+use crate::policy::log_file;
 use serde::Serialize;
-use std::fs::{File, OpenOptions};
+use std::fs::File;
 use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
@@ -49,7 +50,7 @@ impl Record {
     /// What is wrong, as text.
     pub fn open(path: &Path) -> Result<Record, String> {
         let wrong = |error: std::io::Error| format!("log file {}: {error}", path.display());
-        let file = OpenOptions::new().create(true).append(true).open(path).map_err(wrong)?;
+        let file = log_file(path).map_err(wrong)?;
         let bytes = file.metadata().map_err(wrong)?.len();
         Ok(Record { path: path.to_path_buf(), file: Mutex::new((file, bytes)) })
     }
@@ -67,7 +68,7 @@ impl Record {
             let mut old = self.path.as_os_str().to_owned();
             old.push(".1");
             std::fs::rename(&self.path, old)?;
-            *file = OpenOptions::new().create(true).append(true).open(&self.path)?;
+            *file = log_file(&self.path)?;
             *bytes = 0;
         }
         let mut text = serde_json::to_vec(line)?;

@@ -422,3 +422,78 @@ fn a_wrong_file_is_refused_with_its_reason() {
         assert!(error.contains(reason), "{error}");
     }
 }
+
+/// Attributes that a call sets: mode, uid, gid, size, times.
+fn attributes(record: CallRecord, uid: Option<u32>, size: Option<u64>) -> CallRecord {
+    let record = record.u32(0);
+    let record = match uid {
+        Some(uid) => record.u32(1).u32(uid),
+        None => record.u32(0),
+    };
+    let record = match size {
+        Some(size) => record.u32(0).u32(1).u64(size),
+        None => record.u32(0).u32(0),
+    };
+    record.u32(0).u32(0)
+}
+
+#[test]
+fn a_create_takes_nobody_elses_file_and_makes_one_only_where_there_is_none() {
+    let stage = Stage::new();
+    let ask = |uid: u32, name: &str, size: Option<u64>| {
+        // UNCHECKED.
+        let write = |record: CallRecord| {
+            attributes(record.opaque(ROOT_HANDLE).opaque(name.as_bytes()).u32(0), None, size)
+        };
+        stage.call(uid, Op::Create, write, |call| call.word(call.arguments.names[0].padded_end()))
+    };
+    let status = |outcome: &Outcome| match outcome {
+        Outcome::Answer { status, .. } => status.number(),
+        Outcome::Forward { .. } => 0,
+        other => panic!("{other:?}"),
+    };
+    // Another's file would be emptied; one's own may be.
+    let (outcome, _) = ask(ALICE, "bob", Some(0));
+    assert_eq!(status(&outcome), 13);
+    let (outcome, how) = ask(BOB, "bob", Some(0));
+    assert_eq!((status(&outcome), how), (0, 0));
+    // There is none: what comes to be meanwhile is not taken.
+    let (outcome, how) = ask(ALICE, "new", Some(0));
+    assert_eq!((status(&outcome), how), (0, GUARDED));
+    // What changes nothing of a file that is there need not be asked.
+    let (outcome, how) = ask(ALICE, "new", None);
+    assert_eq!((status(&outcome), how), (0, 0));
+}
+
+#[test]
+fn what_is_made_is_given_to_nobody_else() {
+    let stage = Stage::new();
+    let made = |stage: &Stage, uid: u32, op: Op, owner: u32| {
+        let write = |record: CallRecord| {
+            let record = record.opaque(b"work").opaque(b"made");
+            match op {
+                Op::Create => attributes(record.u32(0), Some(owner), None),
+                Op::Symlink => attributes(record, Some(owner), None).opaque(b"to"),
+                // A FIFO.
+                Op::Mknod => attributes(record.u32(7), Some(owner), None),
+                _ => attributes(record, Some(owner), None),
+            }
+        };
+        match stage.call(uid, op, write, |_| ()).0 {
+            Outcome::Answer { status, .. } => status.number(),
+            Outcome::Forward { .. } => 0,
+            other => panic!("{other:?}"),
+        }
+    };
+    let all = [Op::Create, Op::Mkdir, Op::Symlink, Op::Mknod];
+    for op in all {
+        assert_eq!(made(&stage, BOB, op, ALICE), 1, "{op} for another");
+        assert_eq!(made(&stage, BOB, op, 0), 1, "{op} for root");
+        assert_eq!(made(&stage, BOB, op, BOB), 0, "{op} for oneself");
+        assert_eq!(made(&stage, ADMIN, op, ALICE), 1, "{op}: who may be an administrator is none yet");
+    }
+    stage.write(ADMIN, ".control/users/root/ctrl", "admin\n").unwrap();
+    for op in all {
+        assert_eq!(made(&stage, ADMIN, op, ALICE), 0, "{op} by an administrator");
+    }
+}
