@@ -8,6 +8,7 @@ use bytes::Bytes;
 use futures_util::StreamExt;
 use futures_util::future::BoxFuture;
 use futures_util::stream::{FuturesOrdered, FuturesUnordered};
+use openraft::raft::{AppendEntriesResponse, VoteRequest};
 use openraft::storage::Snapshot;
 use tokio::sync::{Mutex, mpsc};
 use tokio::time::{Instant, sleep_until, timeout};
@@ -17,6 +18,8 @@ use weir_order::snapshot;
 use super::message::{Hello, Request, Response, decode_request, encode_response};
 use super::{Accepted, Common, Incoming, Link, PIPELINE_MAX, count};
 use crate::machine::{Machine, MachineShared};
+use crate::replica::Newborn;
+use crate::runtime::aside;
 use crate::types::{SnapshotMeta, Types};
 
 /// How long the first frame of a link may take.
@@ -65,6 +68,8 @@ pub struct Service {
     pub votes_from: Instant,
     /// Hears what others' upper halves say.
     pub peers: Arc<std::sync::OnceLock<Box<super::PeerSink>>>,
+    /// Whether this replica may lack what it had.
+    pub newborn: Arc<Newborn>,
     /// Whether a state that is not the leader's snapshot is wanted.
     pub repairing: std::sync::atomic::AtomicBool,
 }
@@ -163,15 +168,38 @@ impl Service {
     }
 
     async fn append(&self, append: openraft::raft::AppendEntriesRequest<Types>) -> Response {
+        let (commit, last) = (append.leader_commit, append.entries.last().map(|entry| entry.log_id));
+        let has = last.or(append.prev_log_id);
+        let new = self.newborn.is_new();
+        if new && !self.newborn.may_vote(has.as_ref()) {
+            // With more than the founding entry it must not want to lead.
+            self.raft.runtime_config().elect(false);
+        }
         match self.raft.append_entries(append).await {
-            Ok(response) => Response::Append(response),
+            Ok(response) => {
+                let success = matches!(response, AppendEntriesResponse::Success);
+                if new && success && commit.is_some() && has >= commit {
+                    self.newborn.grown();
+                    self.raft.runtime_config().elect(true);
+                }
+                Response::Append(response)
+            }
             Err(error) => refused(error),
         }
+    }
+
+    /// Why a vote is not given, if so.
+    fn withholds(&self, vote: &VoteRequest<Types>) -> Option<Response> {
+        let may = self.newborn.may_vote(vote.last_log_id.as_ref());
+        (!may).then(|| refused("this replica is new, or has lost what it had: it votes when it has caught up"))
     }
 
     async fn answer(&self, from: u64, request: Request) -> Response {
         match request {
             Request::Append(append) => self.append(append).await,
+            Request::Vote(vote) | Request::PreVote(vote) if self.withholds(&vote).is_some() => {
+                self.withholds(&vote).unwrap_or(Response::Ok)
+            }
             Request::Vote(vote) => {
                 sleep_until(self.votes_from).await;
                 self.raft.vote(vote).await.map_or_else(refused, Response::Vote)
@@ -210,7 +238,8 @@ impl Service {
         let mut incoming = self.incoming.lock().await;
         match request {
             Request::Offer(offer) => {
-                let begun = Incoming::begin(&*self.disk, offer)?;
+                let disk = Arc::clone(&self.disk);
+                let begun = aside(move || Incoming::begin(&*disk, offer)).await?;
                 let have = begun.have();
                 *incoming = Some(begun);
                 Ok(Response::Have(have))
@@ -223,7 +252,8 @@ impl Service {
                 let begun = incoming.take().ok_or_else(|| io::Error::other("no snapshot was offered"))?;
                 let (offer, data) = begun.finish()?;
                 // What came over the wire is not trusted: openraft takes an error while installing as the end.
-                if !snapshot::whole_prefix(&*self.disk, &data.name)?.1 {
+                let (disk, name) = (Arc::clone(&self.disk), data.name.clone());
+                if !aside(move || snapshot::whole_prefix(&*disk, &name)).await?.1 {
                     self.disk.remove(&data.name)?;
                     return Err(io::Error::new(io::ErrorKind::InvalidData, "the snapshot arrived damaged"));
                 }

@@ -147,6 +147,8 @@ fn prepare(config: &GroupConfig, state: &State, disk: RealDisk) -> Result<RaftOp
     settings.timers = config.timers;
     settings.log.batch_bytes_max = BATCH_BYTES_MAX;
     settings.digest_every = DIGEST_EVERY;
+    // Who is added is to vote.
+    settings.promotes = true;
     let identity = identity(config, state)?;
     let listening = format!("listening on {}", config.listen);
     let listener = TcpListener::bind(config.listen).map_err(Failure::io(listening.clone()))?;
