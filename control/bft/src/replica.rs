@@ -15,6 +15,7 @@ mod epochs;
 mod handle;
 pub mod health;
 mod outputs;
+mod writing;
 pub mod words;
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -36,7 +37,7 @@ use weir_order::{Completion, Error, Position, Recovery, Sink, Waiting};
 use crate::consensus::{Identity, KeyRing, Members, Question};
 use crate::core::{Beginning, Core, CoreCounters, Output, Seen as SeenMember, To};
 use crate::evidence::Evidence;
-use crate::journal::{self, Journal, OpenedJournal, Write, Writer, Written, locked};
+use crate::journal::{self, Journal, OpenedJournal, Write, Written, locked};
 use crate::members::{Change, Link, Roster};
 use crate::rest::{REST_AFTER_MS, Rest};
 use crate::rules::Overlay;
@@ -52,6 +53,7 @@ use words::Word;
 pub use agreeing::ProcessorTime;
 pub use epochs::{ChangeDone, Linked, Tracks};
 pub use handle::{EvidenceSink, PeerSink, WaitSink};
+pub use writing::JournalWriter;
 
 const LOCK: &str = "lock";
 /// Bytes that may wait to be written; beyond, nothing more is taken from the network.
@@ -190,13 +192,6 @@ pub struct Opened {
     pub lock: DiskLock,
     /// What opening the journal found.
     pub recovery: Recovery,
-}
-
-/// Writes what the replica asks it to.
-pub struct JournalWriter {
-    writer: Writer,
-    writes: mpsc::UnboundedReceiver<Write>,
-    written: mpsc::UnboundedSender<Written>,
 }
 
 /// The replica's work.
@@ -395,110 +390,8 @@ pub fn open(
     };
     run.publish();
     run.know_members();
-    let writer = JournalWriter { writer, writes: to_write, written };
+    let writer = JournalWriter::new(writer, to_write, written);
     Ok(Opened { replica: Replica { inner, commands }, run, writer, votes: votes_writer, lock, recovery })
-}
-
-impl JournalWriter {
-    /// Whether there is room on the disk.
-    pub fn room(&self) -> &Arc<Room> {
-        self.writer.room()
-    }
-
-    /// Writes until the replica is gone. Blocks; `spare` is called when a spare segment should be made, or room looked for.
-    pub fn run(mut self, mut spare: impl FnMut()) {
-        let mut waiting = Vec::new();
-        while let Some(first) = self.writes.blocking_recv() {
-            waiting.push(first);
-            loop {
-                self.take(&mut waiting);
-                if waiting.is_empty() {
-                    break;
-                }
-                self.write(&mut waiting);
-                if self.writer.wants_spare() {
-                    spare();
-                }
-                while self.writer.is_waiting() && !self.writes.is_closed() {
-                    spare();
-                    std::thread::sleep(self.writer.room().pause());
-                    self.try_again(&mut waiting);
-                }
-            }
-            self.writer.idle();
-        }
-        self.close();
-    }
-
-    /// As [`JournalWriter::run`], as a task of the replica itself: for a folder in memory, where a write takes less than to wake a thread for it.
-    pub async fn run_here<E: Clock>(mut self, context: E, mut spare: impl FnMut()) {
-        let mut waiting = Vec::new();
-        while let Some(first) = self.writes.recv().await {
-            waiting.push(first);
-            self.take(&mut waiting);
-            self.write(&mut waiting);
-            if self.writer.wants_spare() {
-                spare();
-            }
-            while self.writer.is_waiting() && !self.writes.is_closed() {
-                spare();
-                context.sleep(self.writer.room().pause()).await;
-                self.try_again(&mut waiting);
-            }
-            if self.writes.is_empty() {
-                self.writer.idle();
-            }
-        }
-        self.close();
-    }
-
-    fn close(&mut self) {
-        if let Err(error) = self.writer.close() {
-            tracing::warn!(%error, "the replica's journal could not be closed cleanly");
-        }
-    }
-
-    /// As [`JournalWriter::run`], as a task: what is written takes `time` to become durable.
-    pub async fn run_as_task<E: Clock>(mut self, context: E, time: impl Fn() -> Duration + Send) {
-        let (mut waiting, room) = (Vec::new(), Arc::clone(self.writer.room()));
-        loop {
-            tokio::select! {
-                biased;
-                first = self.writes.recv(), if !self.writer.is_waiting() => match first {
-                    Some(first) => waiting.push(first),
-                    None => return,
-                },
-                () = context.sleep(room.pause()), if room.is_short() => {
-                    self.writer.look_for_room();
-                    self.try_again(&mut waiting);
-                    continue;
-                }
-            }
-            context.sleep(time()).await;
-            self.take(&mut waiting);
-            self.write(&mut waiting);
-            if self.writer.wants_spare() && !room.is_short() {
-                self.writer.look_for_room();
-            }
-        }
-    }
-
-    fn take(&mut self, waiting: &mut Vec<Write>) {
-        while let Ok(next) = self.writes.try_recv() {
-            waiting.push(next);
-        }
-    }
-
-    fn try_again(&mut self, waiting: &mut Vec<Write>) {
-        if self.writer.is_waiting() && self.writer.room().has_next() {
-            self.write(waiting);
-        }
-    }
-
-    fn write(&mut self, waiting: &mut Vec<Write>) {
-        // The replica may be gone; what it asked for is written all the same.
-        let _unheard = self.written.send(self.writer.drain(waiting));
-    }
 }
 
 impl Run {

@@ -13,7 +13,7 @@ use weir_base::reconnect::{Line, Pauses, Reconnects};
 use openraft::raft::AppendEntriesResponse;
 
 use super::locked;
-use super::message::Response;
+use super::message::{FULL, Response};
 use crate::types::LogId;
 
 /// The longest pause between two tries.
@@ -30,6 +30,8 @@ pub struct Contacts {
     acknowledged: Mutex<BTreeMap<u64, (u64, u64)>>,
     /// Replicas that lack what they had.
     lost: Mutex<BTreeMap<u64, String>>,
+    /// Replicas whose disks are full, as they said last.
+    full: Mutex<BTreeSet<u64>>,
     /// States on their way to replicas: bytes that are there, and all.
     sending: Mutex<BTreeMap<u64, (u64, u64)>>,
 }
@@ -64,6 +66,7 @@ impl Contacts {
             tried: Mutex::new(Reconnects::seeded(pauses, REPLICAS_MAX, seed)),
             acknowledged: Mutex::default(),
             lost: Mutex::default(),
+            full: Mutex::default(),
             sending: Mutex::default(),
         }
     }
@@ -132,7 +135,15 @@ impl Contacts {
     ) {
         match (response, prev, last) {
             (Response::Append(AppendEntriesResponse::Success), _, Some(last)) => {
+                if prev != Some(last) && locked(&self.full).remove(&replica) {
+                    tracing::info!(replica, "its disk has room again");
+                }
                 self.has(replica, term, last.index());
+            }
+            (Response::Refused(why), ..) if why == FULL => {
+                if locked(&self.full).insert(replica) {
+                    tracing::warn!(replica, "its disk is full: it takes nothing new");
+                }
             }
             (Response::Append(AppendEntriesResponse::Conflict), Some(prev), _) => {
                 self.lacks(replica, term, prev.index());
@@ -144,6 +155,16 @@ impl Contacts {
     /// Whether a replica is known to lack what it had acknowledged.
     pub fn is_lost(&self, replica: u64) -> bool {
         locked(&self.lost).contains_key(&replica)
+    }
+
+    /// Replicas whose disks are full, as they said last.
+    pub fn full(&self) -> BTreeSet<u64> {
+        locked(&self.full).clone()
+    }
+
+    /// Another leader asks them anew.
+    pub fn forget_full(&self) {
+        locked(&self.full).clear();
     }
 
     /// Those that lack what they had acknowledged.
@@ -164,6 +185,7 @@ impl Contacts {
 
     /// It is a member anew, with nothing.
     pub fn begins(&self, replica: u64) {
+        locked(&self.full).remove(&replica);
         locked(&self.acknowledged).remove(&replica);
         locked(&self.lost).remove(&replica);
     }
@@ -171,6 +193,7 @@ impl Contacts {
     /// Replicas that are not reached or have lost their log, and why.
     pub fn unreached(&self) -> BTreeMap<u64, String> {
         let mut unreached = locked(&self.tried).unreached(self.now_ms());
+        unreached.extend(self.full().into_iter().map(|id| (id, "its disk is full: it takes nothing new until there is room".to_owned())));
         unreached.extend(locked(&self.lost).clone());
         unreached
     }

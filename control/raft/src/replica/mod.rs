@@ -307,6 +307,7 @@ impl Run {
             votes_from: Instant::now() + held_back,
             repairing: AtomicBool::new(false),
             newborn: Arc::clone(&inner.newborn),
+            log: Arc::clone(&inner.log),
         });
         raft.runtime_config().elect(inner.newborn.may_vote(inner.log.view().last().as_ref()));
         // Set once, here.
@@ -350,6 +351,9 @@ async fn watch_leader(
             // Whoever leads has what is committed.
             inner.newborn.grown();
             raft.runtime_config().elect(true);
+        }
+        if before.term != now.term {
+            inner.contacts.forget_full();
         }
         if led && (!leads || before.term != now.term) {
             let handed = locked(&inner.pending).next;
@@ -494,6 +498,23 @@ impl Replica {
         Err(error)
     }
 
+    /// Why nothing new is taken, when this replica's disk is full, or those of so many others that no majority is left.
+    fn no_room(&self) -> Option<Error> {
+        if let Some(error) = self.inner.log.room().refusal() {
+            return Some(error);
+        }
+        let full = self.inner.contacts.full();
+        let raft = self.inner.raft.get().filter(|_| !full.is_empty())?;
+        let metrics = raft.server_metrics();
+        let seen = metrics.borrow_watched();
+        let voters: Vec<u64> = seen.membership_config.membership().voter_ids().collect();
+        let rest = voters.iter().filter(|id| !full.contains(id)).count();
+        (rest < voters.len() / 2 + 1).then(|| Error::DiskFull {
+            dir: format!("the logs of replicas {full:?}"),
+            file: "what is new".to_owned(),
+        })
+    }
+
     /// Whether another replica, whose state is rotten, needs one that is newer than this replica's snapshot: the application's after the
     /// batch at `index`, the last one here.
     pub fn wants_state(&self, index: u64) -> bool {
@@ -526,7 +547,7 @@ impl Engine for Replica {
         if leader != Some(self.inner.settings.id) {
             return refuse(done, Error::NotLeader { leader });
         }
-        if let Some(error) = self.inner.log.room().refusal() {
+        if let Some(error) = self.no_room() {
             self.inner.room_refusals.fetch_add(1, Ordering::Relaxed);
             return refuse(done, error);
         }

@@ -2,7 +2,8 @@
 //! forgotten how it voted and what it acknowledged, and a vote of its may undo what a majority had.
 //!
 //! So it gives no vote, and asks for none, until it has everything that a leader knew to be committed; but for the first election of a group,
-//! in which nobody has more than the founding entry. That a leader takes it for a member that never had more, or has seen to it that it has no
+//! in which nobody has more than the founding entry, and for whoever it follows already: that one had led without what this one may have lost, and has
+//! all that was committed before. That a leader takes it for a member that never had more, or has seen to it that it has no
 //! vote (see `lost`), is the leader's part.
 //!
 //! The file `newborn` beside the log says so over restarts; it goes when the replica has caught up, or leads.

@@ -135,7 +135,7 @@ impl Replica {
             snapshot: inner.machine.newest().map(|meta| meta.position),
             fenced: locked(&inner.fence).clone(),
             failure: locked(&inner.failure).clone(),
-            full: inner.log.room().refusal().map(|error| error.to_string()),
+            full: self.no_room().map(|error| error.to_string()),
             ..ReplicaStatus::default()
         };
         let Some(raft) = inner.raft.get() else { return status };
