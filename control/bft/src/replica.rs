@@ -15,8 +15,8 @@ mod epochs;
 mod handle;
 pub mod health;
 mod outputs;
-mod writing;
 pub mod words;
+mod writing;
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::atomic::{AtomicU64, Ordering};

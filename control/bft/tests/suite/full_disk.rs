@@ -129,12 +129,18 @@ fn all_disks_fill_up_and_nobody_ends() {
             }
             assert!(refused > 20, "seed {seed}: it is never refused for good: {} acknowledged", acked.len());
             nobody_ended(&sim);
-            assert!(sim.up().into_iter().any(|id| is_full(&sim, id)), "seed {seed}: nobody says that its disk is full");
+            assert!(
+                sim.up().into_iter().any(|id| is_full(&sim, id)),
+                "seed {seed}: nobody says that its disk is full"
+            );
             // Reads take of the reserve: with too few that have any left, nobody can order them.
             let waits = |id: u32| sim.replica(id).unwrap().room_counters()[0].waited > 0;
             if (1..=MEMBERS).filter(|id| waits(*id)).count() <= 1 {
                 let reader = (1..=MEMBERS).find(|id| !waits(*id)).unwrap();
-                assert!(reads(&sim, &sim.replica(reader).unwrap()).await, "seed {seed}: reads are not served");
+                assert!(
+                    reads(&sim, &sim.replica(reader).unwrap()).await,
+                    "seed {seed}: reads are not served"
+                );
                 read += 1;
             }
             // For a long while, and over a restart in the midst of it.

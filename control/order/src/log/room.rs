@@ -86,7 +86,10 @@ impl Room {
         self.missed();
         if !self.waits.swap(true, Ordering::AcqRel) {
             self.waited.fetch_add(1, Ordering::Relaxed);
-            tracing::error!(dir = self.dir, "the disk is full and the reserve is used: what is to be written waits for room");
+            tracing::error!(
+                dir = self.dir,
+                "the disk is full and the reserve is used: what is to be written waits for room"
+            );
         }
     }
 
@@ -134,12 +137,19 @@ impl Room {
 
     /// Why something new is refused, if it is.
     pub fn refusal(&self) -> Option<crate::Error> {
-        self.is_short().then(|| crate::Error::DiskFull { dir: self.dir.clone(), file: "the next part of the log".to_owned() })
+        self.is_short().then(|| crate::Error::DiskFull {
+            dir: self.dir.clone(),
+            file: "the next part of the log".to_owned(),
+        })
     }
 
     /// What was counted.
     pub fn counters(&self) -> RoomCounters {
         let read = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
-        RoomCounters { shortages: read(&self.shortages), waited: read(&self.waited), tried: read(&self.tried) }
+        RoomCounters {
+            shortages: read(&self.shortages),
+            waited: read(&self.waited),
+            tried: read(&self.tried),
+        }
     }
 }

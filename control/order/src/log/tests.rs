@@ -357,7 +357,10 @@ fn tries_for_room_come_farther_and_farther_apart() {
         log.prepare_next();
         pauses.push(log.room().pause());
     }
-    assert!(pauses.is_sorted() && pauses[0] == room::RETRY_MIN && pauses[11] == room::RETRY_MAX, "{pauses:?}");
+    assert!(
+        pauses.is_sorted() && pauses[0] == room::RETRY_MIN && pauses[11] == room::RETRY_MAX,
+        "{pauses:?}"
+    );
     disk.set_capacity_bytes(u64::MAX);
     log.prepare_next();
     assert_eq!((log.room().is_short(), log.room().pause()), (false, room::RETRY_MIN));

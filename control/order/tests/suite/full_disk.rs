@@ -13,14 +13,16 @@ use weir_order::{Completion, Engine, Entry, Error, OpenedLocal, Position, Settin
 
 /// Only against a test that hangs.
 const PATIENCE: Duration = Duration::from_secs(60);
-const LOG: LogSettings = LogSettings { segment_bytes: 128 << 10, batch_bytes_max: 32 << 10, log_id_if_new: 5 };
+const LOG: LogSettings =
+    LogSettings { segment_bytes: 128 << 10, batch_bytes_max: 32 << 10, log_id_if_new: 5 };
 
 struct Mounted(tempfile::TempDir);
 
 impl Mounted {
     fn new(name: &str) -> Option<Mounted> {
         let dir = tempfile::tempdir().unwrap();
-        let mounted = Command::new("mount").args(["-t", "tmpfs", "-o", "size=1m", "tmpfs"]).arg(dir.path()).output();
+        let mounted =
+            Command::new("mount").args(["-t", "tmpfs", "-o", "size=1m", "tmpfs"]).arg(dir.path()).output();
         match mounted {
             Ok(output) if output.status.success() => Some(Mounted(dir)),
             other => {
@@ -77,7 +79,10 @@ fn a_log_knows_that_its_disk_is_full_before_it_must_write_and_that_there_is_room
         }
     };
     assert!(matches!(error, Error::DiskFull { .. }) && error.is_no_room(), "{error}");
-    assert!(short_at > 0 && index - short_at >= 5, "half a segment is left when it is known: {short_at} of {index}");
+    assert!(
+        short_at > 0 && index - short_at >= 5,
+        "half a segment is left when it is known: {short_at} of {index}"
+    );
     assert!(log.is_healthy());
     std::fs::remove_file(mounted.path().join("ballast")).unwrap();
     log.prepare_next();
@@ -104,7 +109,9 @@ fn a_single_controllers_log_refuses_opens_and_goes_on() {
     let propose = |engine: &dyn Engine| {
         let (told, answer) = channel();
         let done = Completion::new(move |result| drop(told.send(result)));
-        engine.propose(Bytes::from(vec![7; 8 << 10]), done).and_then(|()| answer.recv_timeout(PATIENCE).unwrap())
+        engine
+            .propose(Bytes::from(vec![7; 8 << 10]), done)
+            .and_then(|()| answer.recv_timeout(PATIENCE).unwrap())
     };
     let (engine, _) = open();
     fill(mounted.path(), 64);

@@ -35,7 +35,9 @@ pub(super) fn start(
             write_all(&desk, writes);
             drop(lock);
         })?,
-        spawn_thread("raft-quiet", move || Quiet { disk, segment_bytes, desk: quiet, room, next_try: Instant::now() }.wait(&told))?,
+        spawn_thread("raft-quiet", move || {
+            Quiet { disk, segment_bytes, desk: quiet, room, next_try: Instant::now() }.wait(&told)
+        })?,
     ])
 }
 

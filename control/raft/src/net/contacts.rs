@@ -193,7 +193,11 @@ impl Contacts {
     /// Replicas that are not reached or have lost their log, and why.
     pub fn unreached(&self) -> BTreeMap<u64, String> {
         let mut unreached = locked(&self.tried).unreached(self.now_ms());
-        unreached.extend(self.full().into_iter().map(|id| (id, "its disk is full: it takes nothing new until there is room".to_owned())));
+        unreached.extend(
+            self.full()
+                .into_iter()
+                .map(|id| (id, "its disk is full: it takes nothing new until there is room".to_owned())),
+        );
         unreached.extend(locked(&self.lost).clone());
         unreached
     }

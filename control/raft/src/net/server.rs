@@ -208,7 +208,8 @@ impl Service {
         let followed = self.log.view().vote.filter(|own| own.committed).map(|own| own.leader_id.voted_for);
         let again = followed == Some(vote.vote.leader_id.voted_for);
         let may = again || self.newborn.may_vote(vote.last_log_id.as_ref());
-        (!may).then(|| refused("this replica is new, or has lost what it had: it votes when it has caught up"))
+        (!may)
+            .then(|| refused("this replica is new, or has lost what it had: it votes when it has caught up"))
     }
 
     async fn answer(&self, from: u64, request: Request) -> Response {

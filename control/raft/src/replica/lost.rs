@@ -49,8 +49,10 @@ pub(super) async fn watch(inner: Arc<Inner>, raft: RaftOf) {
 async fn mend(inner: &Inner, raft: &RaftOf, id: u64) -> Result<(), String> {
     let now = admin::members(raft);
     if now.voters.contains(&id) {
-        let others = now.voters.iter().filter(|voter| **voter != id && !inner.contacts.lost().contains(voter));
-        let heard = others.filter(|voter| **voter == inner.settings.id || now.lag.contains_key(voter)).count();
+        let others =
+            now.voters.iter().filter(|voter| **voter != id && !inner.contacts.lost().contains(voter));
+        let heard =
+            others.filter(|voter| **voter == inner.settings.id || now.lag.contains_key(voter)).count();
         if heard < now.voters.len() / 2 + 1 {
             return Err(format!(
                 "{heard} of {} voters are there without it, and {} must agree",

@@ -41,7 +41,9 @@ pub(super) async fn watch(inner: Arc<Inner>, raft: RaftOf) {
                 inner.room_handovers.fetch_add(1, Ordering::Relaxed);
                 tracing::warn!(replica = inner.settings.id, to, "gave its office away: its disk is full");
             }
-            Err(error) => tracing::warn!(to, %error, "its disk is full, and its office could not be given away"),
+            Err(error) => {
+                tracing::warn!(to, %error, "its disk is full, and its office could not be given away")
+            }
         }
     }
 }
@@ -50,6 +52,7 @@ pub(super) async fn watch(inner: Arc<Inner>, raft: RaftOf) {
 fn next_voter(inner: &Inner, raft: &RaftOf) -> Option<u64> {
     let own = inner.settings.id;
     let metrics = raft.server_metrics();
-    let voters: Vec<u64> = metrics.borrow_watched().membership_config.voter_ids().filter(|id| *id != own).collect();
+    let voters: Vec<u64> =
+        metrics.borrow_watched().membership_config.voter_ids().filter(|id| *id != own).collect();
     voters.iter().copied().filter(|id| *id > own).min().or_else(|| voters.into_iter().min())
 }

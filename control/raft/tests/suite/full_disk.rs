@@ -91,10 +91,14 @@ fn all_disks_fill_up_and_nobody_ends() {
             let power = sim.rng.chance(1, 2);
             sim.crash(id, power);
             sleep(Duration::from_secs(2)).await;
-            sim.start(id).unwrap_or_else(|error| panic!("seed {seed}: it does not start on a full disk: {error}"));
+            sim.start(id)
+                .unwrap_or_else(|error| panic!("seed {seed}: it does not start on a full disk: {error}"));
             sleep(Duration::from_secs(60)).await;
             nobody_ended(&sim);
-            assert!(sim.up().into_iter().any(|id| is_full(&sim, id)), "seed {seed}: nobody says that its disk is full");
+            assert!(
+                sim.up().into_iter().any(|id| is_full(&sim, id)),
+                "seed {seed}: nobody says that its disk is full"
+            );
             let leader = sim.leader().await.expect("somebody leads");
             let read = barrier(&sim.replica(leader).unwrap(), ReadKind::Index).await;
             assert!(read.is_some(), "seed {seed}: reads are not served");

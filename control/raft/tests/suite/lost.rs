@@ -46,7 +46,8 @@ fn a_voter_that_comes_back_with_an_empty_disk_is_filled_and_votes_again() {
             let lost = id % 3 + 1;
             empty(&mut sim, lost);
             sim.start(lost).unwrap();
-            until("it is never told of", || leader.counters().mended > 0 || sim.leader_now() != Some(id)).await;
+            until("it is never told of", || leader.counters().mended > 0 || sim.leader_now() != Some(id))
+                .await;
             commit_all(&sim, 5_000..5_020, BYTES).await;
             let last = || sim.witness.lock().unwrap().order.last_key_value().map_or(0, |(index, _)| *index);
             until("it lacks something", || sim.machines[&lost].app.lock().unwrap().at.index == last()).await;
@@ -54,10 +55,7 @@ fn a_voter_that_comes_back_with_an_empty_disk_is_filled_and_votes_again() {
             assert_eq!(leader.replica_status().failure, None, "seed {seed}: the leader bears it");
             // It counts: with one of the others it is the majority.
             let other = (1..=3).find(|id| *id != lost && Some(*id) != sim.leader_now()).unwrap();
-            until("it is new for ever", || {
-                sim.machines[&lost].disk.read_all("newborn").is_err()
-            })
-            .await;
+            until("it is new for ever", || sim.machines[&lost].disk.read_all("newborn").is_err()).await;
             sim.crash(other, false);
             commit_all(&sim, 6_000..6_005, BYTES).await;
             assert!(sim.witness.lock().unwrap().violations.is_empty());
@@ -85,7 +83,11 @@ fn a_voter_that_has_lost_its_disk_does_not_vote_away_what_it_had_acknowledged() 
             sim.start(lost).unwrap();
             sim.net.heal();
             sleep(Duration::from_secs(20)).await;
-            assert_eq!(sim.leader_now(), None, "seed {seed}: they elected one that lacks what was acknowledged");
+            assert_eq!(
+                sim.leader_now(),
+                None,
+                "seed {seed}: they elected one that lacks what was acknowledged"
+            );
             sim.start(id).unwrap();
             commit_all(&sim, 1_000..1_010, BYTES).await;
             until("it never has all again", || {

@@ -354,7 +354,14 @@ pub struct Options {
 
 impl Options {
     pub fn of(replicas: u64) -> Options {
-        Options { replicas, founders: replicas, lying: false, digest_every: 0, lease_reads: false, promotes: false }
+        Options {
+            replicas,
+            founders: replicas,
+            lying: false,
+            digest_every: 0,
+            lease_reads: false,
+            promotes: false,
+        }
     }
 }
 

@@ -160,7 +160,8 @@ impl Keeper {
         let shared = Arc::new(Shared::default());
         let segments_max = (place.bytes_max.max(BYTES_MIN) / SEGMENT_BYTES) as usize;
         let held = Held::default();
-        let mut writer = Writer { log, head, clock, segments_max, shared: shared.clone(), failed: false, held };
+        let mut writer =
+            Writer { log, head, clock, segments_max, shared: shared.clone(), failed: false, held };
         writer.publish();
         let run = move || {
             writer.run(&jobs);
@@ -310,7 +311,10 @@ impl Writer {
             }
         }
         if !self.held.entries.is_empty() {
-            tracing::error!(links = self.held.entries.len(), "links of the audit found no room on the disk and are lost");
+            tracing::error!(
+                links = self.held.entries.len(),
+                "links of the audit found no room on the disk and are lost"
+            );
         }
         if let Err(error) = self.log.close() {
             tracing::warn!(%error, "the audit could not be closed cleanly");
@@ -374,7 +378,9 @@ impl Writer {
         self.log.room().goes_on();
         self.log.mark();
         let shared = &self.shared;
-        shared.links.fetch_add(self.log.last().index - shared.last.load(Ordering::Relaxed), Ordering::Relaxed);
+        shared
+            .links
+            .fetch_add(self.log.last().index - shared.last.load(Ordering::Relaxed), Ordering::Relaxed);
         shared.records.fetch_add(held.records, Ordering::Relaxed);
         shared.bytes.fetch_add(held.bytes as u64, Ordering::Relaxed);
         self.publish();
