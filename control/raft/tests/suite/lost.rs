@@ -103,3 +103,28 @@ fn a_voter_that_has_lost_its_disk_does_not_vote_away_what_it_had_acknowledged() 
         });
     }
 }
+
+#[test]
+fn a_group_whose_first_leader_dies_at_any_moment_of_its_birth_comes_back_with_it() {
+    for seed in 0..60 {
+        run(680 + seed, async || {
+            let mut sim = Sim::new(680 + seed, Options::of(3));
+            sim.found().await;
+            let id = sim.leader_now().unwrap();
+            let leader = sim.replica(id).unwrap();
+            // Some have entries of it by then, and none knows that they are committed.
+            for number in 1..=sim.rng.below(4) {
+                let done = weir_order::Completion::new(|_| {});
+                let _refused =
+                    weir_order::Engine::propose(&leader, number.to_le_bytes().to_vec().into(), done);
+            }
+            sleep(Duration::from_micros(sim.rng.below(40_000))).await;
+            let power = sim.rng.chance(1, 2);
+            sim.crash(id, power);
+            sleep(Duration::from_secs(2)).await;
+            sim.start(id).unwrap();
+            commit_all(&sim, 1_000..1_010, BYTES).await;
+            assert!(sim.witness.lock().unwrap().violations.is_empty());
+        });
+    }
+}
