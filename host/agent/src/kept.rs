@@ -13,8 +13,8 @@
 
 use crate::AgentError;
 use crate::join::{self, MEMBERSHIP_FILE};
-use weir_base::file::replace;
 use std::path::Path;
+use weir_base::file::replace;
 use weir_base::manifest::{Manifest, ManifestError, Wrong};
 use weir_model::join::{AUTHORITY_FILE, CERTIFICATE_FILE, IDENTITY_FILE, KEY_FILE, TRUST_FILE};
 

@@ -220,7 +220,11 @@ const FAMILIES: [(&str, Kind, &str); 125] = [
     ("questions_released", Kind::Counter, "Frames that went on after an answer."),
     ("questions_repeated", Kind::Counter, "Questions asked again."),
     ("sender_zones", Kind::Gauge, "Senders of the underlay with flows."),
-    ("switches_list_told", Kind::Gauge, "1 when the controllers told where switches are: what comes encapsulated from elsewhere is dropped."),
+    (
+        "switches_list_told",
+        Kind::Gauge,
+        "1 when the controllers told where switches are: what comes encapsulated from elsewhere is dropped.",
+    ),
     ("switches_listed", Kind::Gauge, "Switches of the own domain that are known by that list."),
     ("turns", Kind::Gauge, "Clients of virtual addresses whose member is known here."),
     (

@@ -85,7 +85,8 @@ fn a_trace_of_a_revoked_connection_says_what_revoked_it() {
     let mut switch = switch();
     let packet = |flags| tcp((ip("10.0.0.5"), 4000), (ip("10.0.0.6"), 80), flags).from(mac(5));
     switch.at_port(1, "a", &packet(SYN).build());
-    let denying = Rule { action: Action::Deny, name: label("no-web"), ..allow_in("web", Protocol::TCP, Some(80)) };
+    let denying =
+        Rule { action: Action::Deny, name: label("no-web"), ..allow_in("web", Protocol::TCP, Some(80)) };
     for (version, rules, wanted) in [(8, vec![denying], "rule no-web"), (9, Vec::new(), "default-deny")] {
         switch.apply(&policy(1, version, rules));
         // Before a packet of it came, and behind one that ended it.
