@@ -39,7 +39,6 @@ fn ip(line: &str) -> Result<(), String> {
 
 /// A monitor that runs as a process of its own.
 struct Host {
-    number: usize,
     folder: PathBuf,
     child: Option<(Child, ChildStdin)>,
 }
@@ -84,7 +83,7 @@ impl Rack {
                 fence.display()
             );
             std::fs::write(folder.join("ring.yaml"), file).unwrap();
-            rack.hosts.push(Host { number, folder, child: None });
+            rack.hosts.push(Host { folder, child: None });
         }
         for number in 1..=3 {
             rack.start(number)?;
@@ -207,7 +206,7 @@ fn child_monitor() {
     println!("monitor: up");
     let (ended, end) = std::sync::mpsc::channel::<()>();
     std::thread::spawn(move || {
-        drop(std::io::stdin().lines().count());
+        let _ = std::io::stdin().lines().count();
         drop(ended);
     });
     while end.recv_timeout(Duration::from_millis(20)) == Err(std::sync::mpsc::RecvTimeoutError::Timeout) {
