@@ -39,6 +39,8 @@ pub struct Fault {
     pub down: bool,
     /// Calls are carried out, but their replies do not come.
     pub mute: bool,
+    /// Changes wait so long, ms, are then carried out whoever waits for them still, and are not answered.
+    pub hoards_ms: u64,
     /// A call may take so long, ms.
     pub jitter_ms: u64,
     /// Some answers to LOOKUP come so much later, ms.
@@ -61,6 +63,8 @@ pub struct Disk {
     pub folders_read: usize,
     /// Names that were looked up.
     pub looked_up: usize,
+    /// Changes that wait.
+    pub hoarded: usize,
     verifier: u64,
     next: u64,
     clock: u64,
@@ -89,6 +93,7 @@ impl Disk {
             keeps: Vec::new(),
             folders_read: 0,
             looked_up: 0,
+            hoarded: 0,
             verifier: seed << 32,
             next: 2,
             clock: seed << 20,
@@ -401,6 +406,23 @@ fn is_closed(stream: &TcpStream) -> bool {
     closed
 }
 
+/// Carries a call out after a while, whether anybody waits for it or not.
+fn hoard(disk: &Shared, record: Vec<u8>, ms: u64) {
+    disk.lock().unwrap().hoarded += 1;
+    let disk = disk.clone();
+    std::thread::spawn(move || {
+        std::thread::sleep(Duration::from_millis(ms));
+        let mut reader = Reader::whole(&record);
+        let head = call_head(&mut reader).unwrap();
+        let op = Op::from_number(head.procedure).unwrap();
+        let found = arguments(&mut reader, op).unwrap();
+        let mut disk = disk.lock().unwrap();
+        // What it cannot do any more it does not.
+        let _ = Call { record: &record, op, found, uid: 0 }.carry_out(&mut disk);
+        disk.hoarded -= 1;
+    });
+}
+
 /// A server that has the root of the export.
 pub fn disk(seed: u64) -> (SocketAddr, Shared) {
     let (address, connections) = server();
@@ -422,6 +444,10 @@ pub fn disk(seed: u64) -> (SocketAddr, Shared) {
                     let op = Op::from_number(head.procedure).unwrap();
                     let found = arguments(&mut reader, op).unwrap();
                     let weir_filewall::wire::rpc::Credential::Sys(sys) = head.credential else { panic!() };
+                    if fault.hoards_ms > 0 && op.changes() && op != Op::Commit {
+                        hoard(&disk, record.clone(), fault.hoards_ms);
+                        continue;
+                    }
                     let call = Call { record: &record, op, found, uid: sys.uid };
                     let results = {
                         let mut disk = disk.lock().unwrap();

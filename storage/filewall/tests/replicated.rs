@@ -483,6 +483,27 @@ fn a_folder_is_listed_once_however_much_is_changed_in_it_meanwhile() {
     );
 }
 
+#[test]
+fn what_was_written_by_a_name_that_is_gone_is_found_by_the_other_one() {
+    let stage = Stage::new(2);
+    stage.all_live();
+    let mut talk = stage.talk();
+    let root = talk.root.clone();
+    let file = talk.made(Op::Create, &root, "file");
+    talk.write(&file, 0, b"0000000000", 2).unwrap();
+    assert_eq!(talk.link(&file, &root, "other").unwrap().status, 0);
+    let other = talk.look(&root, "other").handle();
+    stage.same();
+    stage.fault(1, Fault { down: true, ..Fault::default() });
+    talk.write(&other, 0, b"1111", 2).unwrap();
+    talk.named(Op::Remove, &root, "other").unwrap();
+    // Of what it has missed by the name that is left it knows, and the length is the same.
+    talk.write(&file, 8, b"2", 2).unwrap();
+    stage.fault(1, Fault::default());
+    stage.same();
+    assert_eq!(stage.disks[1].lock().unwrap().tree()["/file"].3, b"1111000020");
+}
+
 /// What a client has in its folder, as far as it was acknowledged.
 struct Own<'w> {
     talk: Talk<'w>,
@@ -618,20 +639,11 @@ impl Own<'_> {
     }
 }
 
-/// What befalls servers: away, mute, full, read-only, slow and begun anew. One that is mute may carry out what it was asked after it was given up, when
-/// others have gone on: then replicas that are called live may differ, which is not mended (`docs/operate/filewall.md`). So it is left out
-/// but with `WEIR_SUITES=whole`, where the checker finds it in some of its runs.
-fn kinds() -> Vec<usize> {
-    let whole = std::env::var("WEIR_SUITES").is_ok_and(|suites| suites == "whole");
-    if whole { vec![0, 1, 2, 3, 4, 5] } else { vec![0, 2, 3, 4, 5] }
-}
-
-/// What befalls a server for a while.
+/// What befalls a server for a while: it is away, mute, full, read-only, slow, or has begun anew.
 fn suffer(stage: &Stage, random: &mut Random, stop: &AtomicBool) {
-    let kinds = kinds();
     while !stop.load(Ordering::Relaxed) {
         let at = random.below(stage.disks.len());
-        let kind = *random.of(&kinds);
+        let kind = random.below(6);
         let jitter_ms = random.below(8) as u64;
         let fault = match kind {
             0 => Fault { down: true, ..Fault::default() },
@@ -695,9 +707,101 @@ fn check(seed: u64) {
     }
 }
 
+/// Seeds of the checker: those that are kept, or as many others as `WEIR_REPLICATED_SEEDS` says.
+fn seeds() -> Vec<u64> {
+    let more = std::env::var("WEIR_REPLICATED_SEEDS").ok().and_then(|text| text.parse().ok());
+    more.map_or(SEEDS.to_vec(), |more: u64| (0..more).map(|seed| 100 + seed).collect())
+}
+
 #[test]
 fn at_rest_all_live_trees_are_equal_and_hold_what_was_acknowledged() {
-    SEEDS.into_iter().for_each(check);
+    seeds().into_iter().for_each(check);
+}
+
+/// Changes that the server `late` carries out only when it was given up and others have gone on.
+fn carried_out_late(late: usize) {
+    let stage = Stage::hasty(3, HASTY);
+    stage.all_live();
+    let mut talk = stage.talk();
+    let root = talk.root.clone();
+    let written = talk.made(Op::Create, &root, "written");
+    talk.write(&written, 0, b"0000", 2).unwrap();
+    // Changes of one folder go one after another: each has its own.
+    let folders = ["a", "b", "c"].map(|name| talk.made(Op::Mkdir, &root, name));
+    let [a, b, c] = &folders;
+    talk.made(Op::Create, a, "removed");
+    talk.made(Op::Create, b, "moved");
+    stage.same();
+    stage.fault(late, Fault { hoards_ms: 2 * HASTY.as_millis() as u64, ..Fault::default() });
+    std::thread::scope(|scope| {
+        scope.spawn(|| stage.talk().write(&written, 0, b"AAAA", 2).unwrap());
+        scope.spawn(|| stage.talk().named(Op::Remove, a, "removed").unwrap());
+        scope.spawn(|| stage.talk().rename(b, "moved", "elsewhere").unwrap());
+        scope.spawn(|| stage.talk().make(Op::Create, c, "new").unwrap());
+    });
+    assert!(stage.disks[late].lock().unwrap().hoarded > 0, "it has not carried them out yet");
+    assert_eq!(stage.live().iter().filter(|live| **live).count(), 2);
+    stage.fault(late, Fault::default());
+    // The others go on, so that each of these would undo something.
+    talk.write(&written, 0, b"BBBB", 2).unwrap();
+    talk.made(Op::Create, a, "removed");
+    talk.made(Op::Create, b, "moved");
+    talk.named(Op::Remove, c, "new").unwrap();
+    stage.same();
+    until("late calls", || stage.disks[late].lock().unwrap().hoarded == 0);
+    let trees: Vec<_> = stage.disks.iter().map(|disk| disk.lock().unwrap().tree()).collect();
+    assert_eq!(stage.live(), [true; 3]);
+    assert!(trees.iter().all(|tree| *tree == trees[0]), "server {late} has carried out late: {trees:?}");
+    assert_eq!(trees[0]["/written"].3, b"BBBB");
+}
+
+#[test]
+fn what_is_carried_out_after_it_was_given_up_makes_no_live_replica_differ() {
+    std::thread::scope(|scope| {
+        let each: Vec<_> = (0..3).map(|late| scope.spawn(move || carried_out_late(late))).collect();
+        each.into_iter().for_each(|one| one.join().unwrap());
+    });
+}
+
+#[test]
+fn a_server_that_has_begun_anew_is_no_measure_for_another() {
+    let stage = Stage::hasty(3, HASTY);
+    stage.all_live();
+    let mut talk = stage.talk();
+    let root = talk.root.clone();
+    let (file, other) = (talk.made(Op::Create, &root, "file"), talk.made(Op::Create, &root, "other"));
+    talk.write(&file, 0, b"first", 2).unwrap();
+    stage.same();
+    let stop = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        // Changes that have no verifier go on, so FileWall commits nothing by itself.
+        scope.spawn(|| {
+            let mut talk = stage.talk();
+            for time in 1000.. {
+                if stop.load(Ordering::Relaxed) {
+                    return;
+                }
+                talk.time(&other, time);
+                std::thread::sleep(Duration::from_millis(20));
+            }
+        });
+        // One leaves it unanswered, and one has lost it before that is noticed.
+        stage.fault(1, Fault { mute: true, ..Fault::default() });
+        let writing = scope.spawn(|| stage.talk().write(&file, 0, b"again", 0).unwrap());
+        until("the write", || {
+            stage.disks.iter().all(|disk| disk.lock().unwrap().tree()["/file"].3 == b"again")
+        });
+        stage.disks[0].lock().unwrap().begin_anew();
+        stage.fault(1, Fault::default());
+        let written = writing.join().unwrap();
+        assert_eq!(written.status, 0);
+        until("the one that was mute to be live", || stage.live()[1]);
+        let committed = talk.commit(&file).unwrap();
+        assert_eq!((committed.status, committed.verifier()), (0, written.verifier()), "one has it");
+        stop.store(true, Ordering::Relaxed);
+    });
+    stage.same();
+    assert_eq!(stage.disks[0].lock().unwrap().tree()["/file"].3, b"again");
 }
 
 #[test]

@@ -312,8 +312,17 @@ impl Router {
         }
         let _turn = self.turns.begin(asked.changed_names());
         let outcomes = self.send(&live, ready, asked);
-        let mut agreed = self.decide(asked, &keys, outcomes)?;
-        noted(&mut agreed)
+        let decided = self.decide(asked, &keys, outcomes);
+        // Of its other names nobody has spoken: who has missed it finds it only by looking at all there are.
+        let contents = matches!(asked.op(), Op::Write | Op::Setattr);
+        let unnamed = contents && own.is_some_and(|number| !self.locks.is_single(number));
+        for member in members.iter().filter(|member| member.state() == State::Behind) {
+            let mut missed = member.missed();
+            // It may have been compared between the note before and what was done then.
+            missed.add(&keys, false);
+            missed.tree |= unnamed;
+        }
+        noted(&mut decided?)
     }
 
     fn send<'m>(

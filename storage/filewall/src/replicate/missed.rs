@@ -43,10 +43,16 @@ pub type Names = HashMap<Key, Extent>;
 pub struct Missed {
     /// Everything may differ.
     pub all: bool,
+    /// A file was changed that may have several names, of which it is not known which: the tree is to be looked at as a whole, and contents
+    /// wherever lengths or times differ.
+    pub tree: bool,
     /// What may differ.
     pub names: Names,
-    /// What nobody knows the fate of: the server may still carry it out. Looked at until the replica is live.
+    /// What nobody knows the fate of: the server may still carry it out. Looked at until the replica is live. Of what was taken: those
+    /// that were looked at before and were not changed since.
     pub doubtful: Names,
+    /// There was too much of that: anything may be.
+    doubtful_all: bool,
 }
 
 fn add(names: &mut Names, key: &Key, extent: Extent) -> bool {
@@ -70,23 +76,28 @@ impl Missed {
     /// Adds names.
     pub fn add(&mut self, keys: &[(Key, Extent)], doubtful: bool) {
         for (key, extent) in keys {
-            let there = add(&mut self.names, key, *extent);
-            self.all |= !(there && (!doubtful || add(&mut self.doubtful, key, *extent)));
+            self.all |= !add(&mut self.names, key, *extent);
+            self.doubtful_all |= doubtful && !add(&mut self.doubtful, key, *extent);
         }
     }
 
     /// What is to be looked at now; what comes from now on is kept apart.
     pub fn take(&mut self) -> Missed {
         let mut names = std::mem::take(&mut self.names);
+        let looked_at = self.doubtful.iter().filter(|(key, _)| !names.contains_key(*key));
+        let doubtful: Names = looked_at.map(|(key, extent)| (key.clone(), *extent)).collect();
+        self.all |= self.doubtful_all;
         for (key, extent) in &self.doubtful {
             self.all |= !add(&mut names, key, *extent);
         }
-        Missed { all: std::mem::take(&mut self.all), names, doubtful: Names::default() }
+        let (all, tree) = (std::mem::take(&mut self.all), std::mem::take(&mut self.tree));
+        Missed { all, tree, names, doubtful, doubtful_all: false }
     }
 
     /// It could not be looked at.
     pub fn put_back(&mut self, taken: Missed) {
         self.all |= taken.all;
+        self.tree |= taken.tree;
         for (key, extent) in &taken.names {
             self.all |= !add(&mut self.names, key, *extent);
         }
@@ -143,14 +154,21 @@ mod tests {
             (taken.names[&key(1)], taken.names.len(), taken.all),
             (Extent { from: 2, to: 9 }, 2, false)
         );
-        assert_eq!(missed.take().names.len(), 1, "nobody knows its fate still");
-        missed.put_back(taken);
-        assert_eq!(missed.names.len(), 2);
+        assert!(taken.doubtful.is_empty(), "it was not looked at before");
+        let again = missed.take();
+        assert_eq!((again.names.len(), again.doubtful.len()), (1, 1), "nobody knows its fate still");
+        missed.put_back(Missed { tree: true, ..taken });
+        assert!(missed.names.len() == 2 && missed.tree && missed.take().tree && !missed.take().tree);
         let many: Vec<(Key, Extent)> =
             (0..MISSED_MAX as u64).map(|number| (key(number), Extent::ALL)).collect();
         missed.add(&many, false);
         missed.add(&[(key(u64::MAX), Extent::ALL)], false);
         assert!(missed.all && missed.names.len() <= MISSED_MAX);
+        // Too much that is doubtful is looked at each time.
+        let mut missed = Missed::default();
+        missed.add(&many, true);
+        missed.add(&[(key(u64::MAX), Extent::ALL)], true);
+        assert!(missed.take().all && missed.take().all);
     }
 
     #[test]

@@ -11,7 +11,7 @@
 //!
 //! - [`names`]: numbers of objects. - [`server`]: one server. - [`change`]: fan-out. - [`said`]: what was answered. - [`locks`]: order.
 //! - [`serve`]: calls. - [`listing`]: folders. - [`missed`]: what a replica has missed. - [`rebuild`], [`same`]: what it needs.
-//! - [`book`]: which of them have everything, over restarts.
+//! - [`book`]: which of them have everything, over restarts. - [`doubt`]: what a server may still carry out.
 //!
 //! Which servers there are is a policy (`kind: replication`) among the others: replicas come and go while FileWall runs.
 //!
@@ -32,11 +32,12 @@
 //! - A redirected folder cannot be removed or renamed, and nothing moves between groups (`NFS3ERR_XDEV`).
 //!
 //! Departures: one call of a connection is carried out at a time, and NFSv4 is not served, for its state belongs to one server.
-//! The two names of a hard link are two objects with two numbers. What a server carries out later than its connection is lost and the
-//! replica compared is not seen.
+//! The two names of a hard link are two objects with two numbers. What a server carries out later than the bound of [`doubt`] is not seen
+//! before the next change that it does otherwise.
 
 pub mod book;
 pub mod change;
+pub mod doubt;
 pub mod listing;
 mod locks;
 pub mod missed;
@@ -63,7 +64,7 @@ use std::net::{SocketAddr, TcpListener};
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// Most groups.
 pub const GROUPS_MAX: usize = 64;
@@ -415,6 +416,11 @@ fn remember(members: &[Member], page: &Page) -> std::result::Result<(), String> 
     for member in members {
         if !page.live.contains(&member.name()) || counts.is_some_and(|counts| counts != member.number) {
             never_compared(member, "it was behind, or changes were under way, when FileWall ended");
+            member.doubt().unknown(Instant::now());
+        }
+        if page.changing {
+            // Also the one that counts may still carry out what it was asked then.
+            member.doubt().unknown(Instant::now());
         }
     }
     Ok(())

@@ -1,10 +1,17 @@
 //! Compares the tree of a replica with that of a live one, and makes it the same.
 //!
 //! Compared are names, kinds, targets of links, device numbers, which names are one file, modes, owners and lengths; and contents where
-//! something was missed, where lengths or times differ, and where nothing is known. Equal times and lengths say that contents
+//! something was missed, where lengths or times differ, and where nothing is known. Of a file that has missed a change of some bytes these are
+//! compared, unless files were changed by names that may be gone ([`Missed::tree`]): then all of it where length or time differs. Equal times and lengths say that contents
 //! are equal only of files that the replica has not missed a change of. Only what differs is written.
 //!
 //! While changes go on, the live one's tree moves: what is gone when it is looked at was changed since, and is looked at again.
+//!
+//! Invariants
+//! - Contents that were compared are durable on both: the live one's are committed before they are read. If its verifier is another one than it had,
+//!   it has begun anew and may have lost what others have: then it is no measure ([`Router::begun_anew`]).
+//! - What is different though nobody has changed it since it was compared is counted ([`Compare::late`]): the replica has carried out late
+//!   what it was once asked ([`super::doubt`]). Files with several names are left out, for they change under names that nobody has named.
 
 use super::Router;
 use super::change::Lost;
@@ -18,6 +25,7 @@ use crate::wire::make::at;
 use crate::wire::nfs3::{ATTRIBUTES_BYTES, Handle, Op, Status, ftype};
 use crate::wire::xdr::get_u32;
 use hashbrown::HashMap;
+use std::cell::Cell;
 
 /// Bytes that are compared and copied at once.
 const PIECE_BYTES: u32 = 256 << 10;
@@ -27,6 +35,8 @@ const LINKED_MAX: usize = 1 << 20;
 const NLINK: usize = 8;
 const RDEV: usize = 36;
 const MTIME: usize = 68;
+/// `NFS3ERR_ROFS`.
+const ROFS: u32 = 30;
 /// Kinds of `ftype3` that are devices.
 const DEVICES: [u32; 2] = [3, 4];
 
@@ -120,7 +130,14 @@ pub(super) struct Compare<'r> {
     /// No changes go on.
     pub alone: bool,
     all: bool,
+    /// Names do not say which files were changed.
+    tree: bool,
     suspect: Names,
+    /// Those of them that were compared before, and were not changed since.
+    doubtful: Names,
+    /// Folders and names around this one that were changed, so that all in them may be different.
+    expected: usize,
+    late: Cell<usize>,
     /// What is done by the first name of a file with several ones: its handle and number on the replica, by its number on the live one.
     linked: HashMap<u64, (Handle, u64)>,
     /// The same the other way round.
@@ -131,7 +148,41 @@ impl<'r> Compare<'r> {
     /// Of one with another.
     pub(super) fn new(router: &'r Router, from: &'r Member, to: &'r Member) -> Result<Compare<'r>, Stuck> {
         let (linked, theirs) = (HashMap::new(), HashMap::new());
-        Ok(Compare { router, from, to, alone: false, all: false, suspect: Names::new(), linked, theirs })
+        Ok(Compare {
+            router,
+            from,
+            to,
+            alone: false,
+            all: false,
+            tree: false,
+            suspect: Names::new(),
+            doubtful: Names::new(),
+            expected: 0,
+            late: Cell::new(0),
+            linked,
+            theirs,
+        })
+    }
+
+    /// Things that were different, though nobody has changed them since they were compared.
+    pub(super) fn late(&self) -> usize {
+        self.late.get()
+    }
+
+    /// True if a name may be different: it was changed, or it is changed now.
+    fn expects(&self, key: Option<&Key>) -> bool {
+        let known = |key: &Key| {
+            self.suspect.contains_key(key) && !self.doubtful.contains_key(key)
+                || self.to.missed().names.contains_key(key)
+        };
+        self.all || self.expected > 0 || key.is_some_and(known)
+    }
+
+    /// Something is made the same.
+    fn mends(&self, key: Option<&Key>, items: [Option<&Item>; 2]) {
+        if !self.expects(key) && !items.into_iter().flatten().any(several) {
+            self.late.set(self.late.get() + 1);
+        }
     }
 
     fn roots(&self) -> Result<(Handle, Handle), Stuck> {
@@ -143,13 +194,15 @@ impl<'r> Compare<'r> {
 
     /// The whole tree; contents of what was missed are compared, and of everything if that is not known.
     pub(super) fn everything(&mut self, missed: &Missed) -> Result<(), Stuck> {
-        self.all = missed.all;
+        (self.all, self.tree) = (missed.all, missed.tree);
         self.suspect = missed.names.clone();
+        self.doubtful = missed.doubtful.clone();
         (self.linked, self.theirs) = (HashMap::new(), HashMap::new());
         let (source, target) = self.roots()?;
         self.root(&source, &target)?;
         self.folder(Some(Router::root(0)), &source, &target, "", 0)?;
-        (self.all, self.suspect) = (false, Names::new());
+        (self.all, self.tree) = (false, false);
+        (self.suspect, self.doubtful) = (Names::new(), Names::new());
         Ok(())
     }
 
@@ -166,7 +219,11 @@ impl<'r> Compare<'r> {
             complete(member, handle, item).map_err(|lost| Stuck::at("/", lost))
         };
         let (theirs, ours) = (own(self.from, source)?, own(self.to, target)?);
-        self.attributes(&theirs, Some(&ours), target).map_err(|lost| Stuck::at("/", lost))
+        let set = self.attributes(&theirs, Some(&ours), target).map_err(|lost| Stuck::at("/", lost))?;
+        if set {
+            self.mends(Some(&super::missed::root()), [None, None]);
+        }
+        Ok(())
     }
 
     /// A folder and all that is in it.
@@ -193,6 +250,8 @@ impl<'r> Compare<'r> {
         for item in
             ours.extract_if(|name, _| !here.contains(&**name)).map(|(_, item)| item).collect::<Vec<_>>()
         {
+            let own = number.map(|folder| (folder, Box::from(&*item.name)));
+            self.mends(own.as_ref(), [Some(&item), None]);
             self.remove(target, &item, path, depth)?;
         }
         for item in &theirs {
@@ -204,7 +263,18 @@ impl<'r> Compare<'r> {
     }
 
     /// One name, and what is new behind it.
-    pub(super) fn one(&mut self, key: &Key, extent: Extent) -> Result<(), Stuck> {
+    pub(super) fn one(&mut self, key: &Key, extent: Extent, doubtful: bool) -> Result<(), Stuck> {
+        self.expected += usize::from(!doubtful);
+        if doubtful {
+            self.doubtful.insert(key.clone(), extent);
+        }
+        let done = self.compare_one(key, extent);
+        self.doubtful.remove(key);
+        self.expected -= usize::from(!doubtful);
+        done
+    }
+
+    fn compare_one(&mut self, key: &Key, extent: Extent) -> Result<(), Stuck> {
         if *key == super::missed::root() {
             let (source, target) = self.roots()?;
             return self.root(&source, &target);
@@ -230,7 +300,10 @@ impl<'r> Compare<'r> {
         let ours = find(self.to, &target, name).map_err(stuck)?;
         match (theirs, ours) {
             (None, None) => Ok(()),
-            (None, Some(ours)) => self.remove(&target, &ours, "", 0),
+            (None, Some(ours)) => {
+                self.mends(Some(key), [Some(&ours), None]);
+                self.remove(&target, &ours, "", 0)
+            }
             (Some(theirs), ours) => {
                 self.suspect.insert(key.clone(), extent);
                 let same = self.entry(Some(key.clone()), (&source, &target), theirs, ours, extent, "", 0);
@@ -245,7 +318,7 @@ impl<'r> Compare<'r> {
         match self.router.names.at(folder) {
             Some(key) => {
                 self.router.names.forget(Some(folder), self.to.number);
-                self.one(&key, Extent::ALL)
+                self.one(&key, Extent::ALL, false)
             }
             None => Err(Stuck::at(path, Lost::Status(Status::Stale.number()))),
         }
@@ -253,6 +326,24 @@ impl<'r> Compare<'r> {
 
     #[allow(clippy::too_many_arguments)] // a name on both sides, and how it is looked at
     fn entry(
+        &mut self,
+        key: Option<Key>,
+        handles: (&Handle, &Handle),
+        theirs: Item,
+        ours: Option<Item>,
+        extent: Extent,
+        path: &str,
+        depth: usize,
+    ) -> Result<(), Stuck> {
+        let expected = usize::from(self.expects(key.as_ref()));
+        self.expected += expected;
+        let done = self.compare_entry(key, handles, theirs, ours, extent, path, depth);
+        self.expected -= expected;
+        done
+    }
+
+    #[allow(clippy::too_many_arguments)] // as above
+    fn compare_entry(
         &mut self,
         key: Option<Key>,
         (source, target): (&Handle, &Handle),
@@ -277,6 +368,7 @@ impl<'r> Compare<'r> {
         if let Some(there) = &ours
             && !self.may_stay(&theirs, there, first).map_err(stuck)?
         {
+            self.mends(key.as_ref(), [Some(&theirs), Some(there)]);
             self.remove(target, there, &path, depth)?;
             ours = None;
         }
@@ -286,6 +378,9 @@ impl<'r> Compare<'r> {
             ours = find(self.to, target, &theirs.name).map_err(stuck)?;
         }
         let made = ours.is_none();
+        if made {
+            self.mends(key.as_ref(), [Some(&theirs), None]);
+        }
         let handle = match ours.as_ref().and_then(|ours| ours.handle) {
             Some(handle) => handle,
             None => match self.make(&known, target, &theirs) {
@@ -303,11 +398,21 @@ impl<'r> Compare<'r> {
             match self.content(&known, &theirs, &handle, ours.as_ref(), extent) {
                 Err(Lost::Status(2 | 70)) if !self.alone => return Ok(()),
                 // Its time is another one now.
-                Ok(true) => ours = None,
+                Ok(true) => {
+                    if !made {
+                        self.mends(key.as_ref(), [Some(&theirs), ours.as_ref()]);
+                    }
+                    ours = None;
+                }
                 other => drop(other.map_err(stuck)?),
             }
         }
-        self.attributes(&theirs, ours.as_ref(), &handle).map_err(stuck)
+        let set = self.attributes(&theirs, ours.as_ref(), &handle).map_err(stuck)?;
+        // Where it has just been made, or written, it has other times for that reason.
+        if set && ours.is_some() {
+            self.mends(key.as_ref(), [Some(&theirs), ours.as_ref()]);
+        }
+        Ok(())
     }
 
     /// True if what the replica has can be made what the live one has.
@@ -364,10 +469,10 @@ impl<'r> Compare<'r> {
         let [size, own] = [long(theirs, at::SIZE), long(ours, at::SIZE)];
         match missed {
             _ if self.all => Extent::ALL,
-            Some(extent) if size == own => extent,
-            Some(extent) => Extent { from: extent.from.min(size.min(own)), to: u64::MAX },
-            None if size != own || long(theirs, MTIME) != long(ours, MTIME) => Extent::ALL,
-            None => Extent::NONE,
+            Some(extent) if size == own && !self.tree => extent,
+            Some(extent) if !self.tree => Extent { from: extent.from.min(size.min(own)), to: u64::MAX },
+            _ if size != own || long(theirs, MTIME) != long(ours, MTIME) => Extent::ALL,
+            missed => missed.unwrap_or(Extent::NONE),
         }
     }
 
@@ -424,6 +529,9 @@ impl<'r> Compare<'r> {
     ) -> Result<bool, Lost> {
         let size = long(theirs, at::SIZE);
         let own = ours.map_or(0, |ours| long(ours, at::SIZE));
+        if extent.from < extent.to {
+            self.durable(source)?;
+        }
         if ours.is_some() && extent.from < extent.to {
             // What it has, perhaps of the last minute, must not be lost behind the comparison.
             done(self.to, Op::Commit, begin(Op::Commit, target).u64(0).u32(0))?;
@@ -460,6 +568,23 @@ impl<'r> Compare<'r> {
         }
     }
 
+    /// Makes a file of the live one's durable, and looks whether that one has begun anew since it was written to.
+    fn durable(&self, source: &Handle) -> Result<(), Lost> {
+        let known = *self.from.verifier();
+        let answer = match done(self.from, Op::Commit, begin(Op::Commit, source).u64(0).u32(0)) {
+            // One that is read-only now makes nothing durable, and says nothing of what it was.
+            Err(Lost::Status(ROFS)) => return Ok(()),
+            answer => answer?,
+        };
+        match verifier(Op::Commit, &answer) {
+            Some(now) if known.is_some_and(|known| known != now) => {
+                self.router.begun_anew(self.from, now)?;
+                Err(Lost::Status(Status::Jukebox.number()))
+            }
+            _ => Ok(()),
+        }
+    }
+
     fn write(
         &self,
         target: &Handle,
@@ -485,15 +610,15 @@ impl<'r> Compare<'r> {
         Ok(())
     }
 
-    /// Owner, mode and time as those of the original, where they differ.
-    fn attributes(&self, theirs: &Item, ours: Option<&Item>, target: &Handle) -> Result<(), Lost> {
+    /// Owner, mode and time as those of the original, where they differ; true if they did.
+    fn attributes(&self, theirs: &Item, ours: Option<&Item>, target: &Handle) -> Result<bool, Lost> {
         debug_assert!(theirs.attributes.is_none_or(|attributes| attributes.len() == ATTRIBUTES_BYTES));
         let same = |at: usize| ours.is_some_and(|ours| word(theirs, at) == word(ours, at));
         let timed = kind(theirs) == ftype::REGULAR;
         let modes = [at::MODE, at::UID, at::GID];
         let times = [MTIME, MTIME + 4, at::SIZE, at::SIZE + 4];
         if modes.iter().all(|at| same(*at)) && (!timed || times.iter().all(|at| same(*at))) {
-            return Ok(());
+            return Ok(false);
         }
         let link = kind(theirs) == ftype::LINK;
         let mut record = begin(Op::Setattr, target);
@@ -503,7 +628,7 @@ impl<'r> Compare<'r> {
             true => record.u32(2).u32(word(theirs, MTIME)).u32(word(theirs, MTIME + 4)),
             false => record.u32(0),
         };
-        done(self.to, Op::Setattr, record.u32(0)).map(|_| ())
+        done(self.to, Op::Setattr, record.u32(0)).map(|_| true)
     }
 }
 

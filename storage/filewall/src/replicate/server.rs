@@ -1,5 +1,6 @@
 //! One server of a group: connections to it, and calls on them.
 
+use super::doubt::Doubt;
 use super::missed::Missed;
 use crate::proxy::Server;
 use crate::proxy::server::{Deadline, random};
@@ -12,7 +13,7 @@ use std::io::{Error, ErrorKind, Result};
 use std::net::TcpStream;
 use std::sync::atomic::{AtomicU8, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// Who speaks when nobody in particular does.
 pub const ROOT: Caller<'static> = Caller { uid: 0, gid: 0, groups: &[] };
@@ -44,6 +45,7 @@ pub struct Member {
     why: Mutex<String>,
     missed: Mutex<Missed>,
     verifier: Mutex<Option<u64>>,
+    doubt: Mutex<Doubt>,
     timeout: Duration,
     idle: Mutex<Vec<TcpStream>>,
 }
@@ -79,6 +81,7 @@ impl Member {
             why: Mutex::default(),
             missed: Mutex::default(),
             verifier: Mutex::default(),
+            doubt: Mutex::new(Doubt::new(timeout)),
             timeout,
             idle: Mutex::default(),
         }
@@ -96,6 +99,7 @@ impl Member {
         *self.missed() = Missed::default();
         // What it has was made durable when it was compared.
         *self.verifier() = None;
+        self.doubt().is_over();
         if before == State::Behind as u8 {
             tracing::warn!(server = %self.server.nfs(), "a replica is live");
         }
@@ -133,6 +137,11 @@ impl Member {
         self.verifier.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// What it may still carry out.
+    pub(super) fn doubt(&self) -> MutexGuard<'_, Doubt> {
+        self.doubt.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     /// Its address and export, for people and for what is written down.
     pub fn name(&self) -> String {
         format!("{}{}", self.server.nfs(), self.server.path)
@@ -158,7 +167,7 @@ impl Member {
     /// Makes a call: `record` has its mark, its number is replaced.
     ///
     /// # Errors
-    /// What the system says; nobody knows then whether the call was carried out.
+    /// What the system says; nobody knows then whether the call was carried out, or will be ([`super::doubt`]).
     pub fn call(&self, op: Op, record: &[u8]) -> Result<Answer> {
         let mut record = record.to_vec();
         let xid = random();
@@ -176,7 +185,15 @@ impl Member {
                 }
                 // A connection that was kept may have been closed since; what only looks may be asked once more.
                 Err(_) if used && !op.changes() => {}
-                Err(error) => return Err(error),
+                Err(error) => {
+                    // What it has read of this connection it may carry out yet, what it has not, no more.
+                    drop(stream);
+                    // A COMMIT that comes late does no harm.
+                    if op.changes() && op != Op::Commit {
+                        self.doubt().unanswered(Instant::now(), &error);
+                    }
+                    return Err(error);
+                }
             }
         }
     }
