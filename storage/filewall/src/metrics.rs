@@ -195,6 +195,8 @@ totals! {
     compounds_cut_total,
     /// COMPOUNDs of NFSv4.1 refused because another one had their place in the session.
     false_retries_total,
+    /// Operations of NFSv4.1 refused because the session or the client's number is another address's.
+    foreign_sessions_total,
     /// COMPOUNDs refused because a policy cannot do with them what it does with calls of NFSv3.
     nfs4_refused_total,
     /// WRITEs that were set aside so that others could go first.

@@ -10,19 +10,19 @@ use weir_filewall::wire::nfs4::Op4;
 use weir_filewall::wire::xdr::{get_u32, put_opaque, put_u32, put_u64};
 
 /// One operation with its arguments.
-struct Operation(Op4, Vec<u8>);
+pub struct Operation(pub Op4, pub Vec<u8>);
 
-fn op(op: Op4) -> Operation {
+pub fn op(op: Op4) -> Operation {
     Operation(op, Vec::new())
 }
 
-fn named(op: Op4, name: &[u8]) -> Operation {
+pub fn named(op: Op4, name: &[u8]) -> Operation {
     let mut bytes = Vec::new();
     put_opaque(&mut bytes, name);
     Operation(op, bytes)
 }
 
-fn words(op: Op4, words: &[u32]) -> Operation {
+pub fn words(op: Op4, words: &[u32]) -> Operation {
     Operation(op, words.iter().flat_map(|word| word.to_be_bytes()).collect())
 }
 
@@ -33,7 +33,7 @@ fn write(data: &[u8]) -> Operation {
     Operation(Op4::Write, bytes)
 }
 
-fn compound(xid: u32, minor: u32, operations: &[Operation]) -> Vec<u8> {
+pub fn compound(xid: u32, minor: u32, operations: &[Operation]) -> Vec<u8> {
     let mut record = Record::call(xid, 100_003, 4, 1, &CALLER).opaque(b"tag").u32(minor);
     record = record.u32(operations.len() as u32);
     for Operation(op, arguments) in operations {
@@ -44,7 +44,7 @@ fn compound(xid: u32, minor: u32, operations: &[Operation]) -> Vec<u8> {
 }
 
 /// Results of a COMPOUND that went well, each with its own.
-fn results(status: u32, outcomes: &[(Op4, u32, Vec<u8>)]) -> Vec<u8> {
+pub fn results(status: u32, outcomes: &[(Op4, u32, Vec<u8>)]) -> Vec<u8> {
     let mut bytes = Vec::new();
     put_u32(&mut bytes, status);
     put_opaque(&mut bytes, b"tag");
@@ -64,13 +64,13 @@ fn opaque(bytes: &[u8]) -> Vec<u8> {
 }
 
 /// Where the operations of a call begin, behind their number; the credentials of [`CALLER`] have no groups.
-fn operations_of(call: &[u8]) -> &[u8] {
+pub fn operations_of(call: &[u8]) -> &[u8] {
     // Head 24, AUTH_SYS 8 + 24, verifier 8, tag 8, minor 4.
     &call[24 + 8 + 24 + 8 + 8 + 4..]
 }
 
 /// Status and number of results of a reply, and what follows.
-fn answer(reply: &[u8]) -> (u32, u32, &[u8]) {
+pub fn answer(reply: &[u8]) -> (u32, u32, &[u8]) {
     (get_u32(reply, 24), get_u32(reply, 36), &reply[40..])
 }
 

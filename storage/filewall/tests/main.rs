@@ -8,6 +8,7 @@ mod disk;
 mod files;
 mod known;
 mod oracle;
+mod owners;
 mod played;
 mod proxy;
 mod reorder;

@@ -169,3 +169,15 @@ pub fn until(what: &str, mut condition: impl FnMut() -> bool) {
         std::thread::sleep(Duration::from_millis(5));
     }
 }
+
+/// A client's connection from another address of this machine.
+pub fn client_from(wall: &FileWall, address: [u8; 4]) -> TcpStream {
+    use rustix::net::{AddressFamily, SocketType, bind, connect, socket};
+    let fd = socket(AddressFamily::INET, SocketType::STREAM, None).unwrap();
+    bind(&fd, &SocketAddr::from((address, 0))).unwrap();
+    connect(&fd, &wall.address).unwrap();
+    let stream = TcpStream::from(fd);
+    stream.set_read_timeout(Some(BOUND)).unwrap();
+    stream.set_nodelay(true).unwrap();
+    stream
+}

@@ -47,6 +47,7 @@ pub(super) fn question(call: &mut Call<'_>, chain: &Arc<Chain>) -> Option<Entry>
     let probe = call.probe.take()?;
     (call.told.len() < PROBES_MAX).then(|| Entry {
         client_xid: call.head.xid,
+        print: None,
         asked: Question::Own(probe),
         chain: chain.clone(),
         since_us: call.now.steady_us,
@@ -112,7 +113,7 @@ pub(super) fn put_made(
 impl Session {
     /// The server has answered a copy of a call with unknown fate as if the first one had happened: it is asked.
     pub(super) fn look_again(&mut self, xid: u32, status: Status, probe: Probe, env: &mut Env<'_>) {
-        let Some(Entry { asked: Question::Call(asked, handled), client_xid, chain, once, .. }) =
+        let Some(Entry { asked: Question::Call(asked, handled), client_xid, print, chain, once, .. }) =
             self.pending.take(xid)
         else {
             return;
@@ -120,6 +121,7 @@ impl Session {
         let overtaken = Overtaken { asked, handled, status, probe };
         let xid = self.pending.insert(Entry {
             client_xid,
+            print,
             asked: Question::Overtaken(Box::new(overtaken)),
             resent: false,
             chain,

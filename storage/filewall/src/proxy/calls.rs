@@ -3,7 +3,7 @@
 use super::asking;
 use super::flow::{BadRecord, Source};
 use super::mounter::Job;
-use super::pending::{Entry, Question};
+use super::pending::{Entry, Met, Print, Question};
 use super::retransmit::{self, Known, Look, Waiter};
 use super::session::{Client, Held, Session};
 use super::settle::{self, Settled};
@@ -31,6 +31,8 @@ pub(super) enum Done {
     Forward(usize),
     /// It stays where it is.
     Hold,
+    /// It stays where it is until another call of its number is answered: the client could not tell the answers apart.
+    Wait,
 }
 
 impl Session {
@@ -61,6 +63,10 @@ impl Session {
                 Done::Skip => self.c2s.done(source, 0, false),
                 Done::Forward(head_end) => self.c2s.done(source, head_end, true),
                 Done::Hold => break,
+                Done::Wait => {
+                    self.stalled = true;
+                    break;
+                }
                 Done::More => {
                     self.c2s.want_more(source);
                     break;
@@ -238,10 +244,18 @@ impl Session {
             answer::put(answers, head.xid, op, misnamed.status());
             return Done::Skip;
         }
-        if pending.has_client_xid(head.xid) {
-            Totals::count(&env.shared.totals.retransmissions_total);
-            return Done::Skip;
+        match pending.meets(head.xid, record, record_bytes) {
+            Met::Nobody => {}
+            Met::Copy => {
+                Totals::count(&env.shared.totals.retransmissions_total);
+                return Done::Skip;
+            }
+            Met::Another => {
+                self.held = held;
+                return Done::Wait;
+            }
         }
+        let print = Print::of(record, record_bytes);
         let caller = match &held {
             Some(held) => Some(held.caller.clone()),
             None => Session::caller(chain, callers, address.ip(), record, &head),
@@ -398,6 +412,7 @@ impl Session {
                 }
                 let entry = Entry {
                     client_xid: head.xid,
+                    print: Some(print),
                     asked: Question::Call(asked, handled),
                     resent,
                     chain: chain.clone(),

@@ -10,31 +10,34 @@
 //! - [`walk`]: from operation to operation. - [`judged`]: the same where objects must be known: resolving names, OPEN, whose
 //!   credentials. - [`made_up`]: operations on objects that a policy makes up; [`states`]: what is open of them.
 //! - [`question`]: what FileWall asks the server itself, which holds the client's call meanwhile. - [`slots`]: which call has which
-//!   place in a session.
+//!   place in a session. - [`owners`]: whose sessions are.
 //!
 //! Invariants
 //! - The first operation that is denied, or not served, ends the COMPOUND: the server gets those before it, and its reply is
 //!   completed with the refusal. So a sequence number or slot is used up as the client expects.
 //! - Where a policy must know objects ([`crate::policy::Policy::judges_objects`]), each operation is judged with the handle that it
 //!   is about: names are asked for first, and the server gets the handle that was judged in place of the name.
+//! - A session is used and ended by the address that it was given to.
 //! - What the server has answered to one call reaches no other that names the same place in a session.
 //! - No way leads from the server to the client past the policies: there are no callbacks, hence no delegations; no layouts;
 //!   no addresses of other servers; LOOKUPP leads to folders of the export, and up the way that leads down to it.
 
 mod judged;
 mod made_up;
+mod owners;
 mod question;
 mod slots;
 mod states;
 mod walk;
 
+pub(super) use owners::Owned;
 pub(super) use question::{Answer4, Question4, fattr3, keeps_sequence};
 pub use states::Shared4;
 pub use walk::Course;
 
 use super::calls::{Done, Passed, known};
 use super::flow::Source;
-use super::pending::{Entry, Question};
+use super::pending::{Entry, Met, Print, Question};
 use super::replies::tell_waiters;
 use super::retransmit::{Key, Look, Retransmits, Waiter};
 use super::session::{Held, Session};
@@ -237,6 +240,7 @@ struct Way<'s> {
     chain: Arc<crate::policy::Chain>,
     once: Option<Key>,
     unknown: bool,
+    print: Print,
 }
 
 impl Way<'_> {
@@ -262,7 +266,8 @@ impl Way<'_> {
 
     fn entry(&self, asked: Question, since_us: u64, once: Option<Key>) -> Entry {
         let chain = self.chain.clone();
-        Entry { client_xid: self.head.xid, asked, resent: false, chain, since_us, once }
+        let print = Some(self.print);
+        Entry { client_xid: self.head.xid, print, asked, resent: false, chain, since_us, once }
     }
 }
 
@@ -287,11 +292,15 @@ impl Session {
             Totals::count(&env.shared.totals.nfs4_refused_total);
             return self.refuse(head.xid, Refusal::VersionMismatch { low: 3, high: 3 }, env);
         }
-        if self.pending.has_client_xid(head.xid) {
-            Totals::count(&env.shared.totals.retransmissions_total);
-            return Done::Skip;
-        }
         let (record, record_bytes, _) = self.c2s.record(source);
+        match self.pending.meets(head.xid, record, record_bytes) {
+            Met::Nobody => {}
+            Met::Copy => {
+                Totals::count(&env.shared.totals.retransmissions_total);
+                return Done::Skip;
+            }
+            Met::Another => return Done::Wait,
+        }
         let mut reader = Reader::new(record, record_bytes);
         let read = reader.take(head.arguments_at).and_then(|_| arguments::head(&mut reader));
         let Ok(compound) = read else { return self.refuse(head.xid, Refusal::GarbageArguments, env) };
@@ -330,6 +339,14 @@ impl Session {
         // Nobody can say where LOOKUPP leads but who knows what it is about.
         let judges = chain.judges_objects()
             || env.compound.ops.iter().any(|argument| argument.op == Op4::LookupParent);
+        if let (Some(first), None) = (env.compound.ops.first(), &held)
+            && first.op == Op4::Sequence
+            && let Some(refused) = foreign(first, record, address.ip(), env)
+        {
+            let tag = compound.tag.of(record).to_vec();
+            put_answer(answers, head.xid, &tag, (0, &[]), (refused, Some(first.op.number())));
+            return Done::Skip;
+        }
         let once = match &held {
             Some(held) => held.once,
             None => {
@@ -360,7 +377,8 @@ impl Session {
         let tag = compound.tag.of(record).to_vec();
         let course =
             held.as_mut().and_then(|held| held.course.take()).map_or_else(Course::default, |course| *course);
-        let way = Way { head, compound, caller, chain, once, unknown };
+        let print = Print::of(record, record_bytes);
+        let way = Way { head, compound, caller, chain, once, unknown, print };
         let mut walk = Walk::new((record, record_bytes), &way, env, course, judges);
         let stopped = walk.run(&env.compound.ops, env.compound.refused);
         let Walk { record, mut course, .. } = walk;
@@ -471,6 +489,15 @@ fn name_in_place(head: &CompoundHead, record: &[u8], client: IpAddr, memory: &Re
     let [before, behind] = untagged(head, record);
     let begin = &behind[..behind.len().min(NAMED_BYTES_MAX)];
     memory.key(client, &[before, begin, &behind.len().to_be_bytes()])
+}
+
+/// The status of an operation that names another address's session or client, if it does.
+pub(super) fn foreign(argument: &Argument, record: &[u8], client: IpAddr, env: &Env<'_>) -> Option<u32> {
+    let owned = Owned::of_argument(argument, record)?;
+    env.shared.four.owners.is_foreign(owned, client).then(|| {
+        Totals::count(&env.shared.totals.foreign_sessions_total);
+        owned.refusal()
+    })
 }
 
 /// Changes who the server shall think is calling.

@@ -2,8 +2,8 @@
 //! what they have let go on, and a COMPOUND that was cut gets the result that is missing.
 
 use super::compound::{
-    Answer4, CompoundAsked, Cursor, Edit, OpAsked, Piece, Position, Sent, fattr3, keeps_sequence, put_edited,
-    put_refused, put_region,
+    Answer4, CompoundAsked, Cursor, Edit, OpAsked, Owned, Piece, Position, Sent, fattr3, keeps_sequence,
+    put_edited, put_refused, put_region,
 };
 use super::flow::Source;
 use super::pending::{Entry, Question};
@@ -272,6 +272,11 @@ impl Session {
         let mut head_end = record_bytes;
         match read {
             Ok(true) if fits(env.results4) => {
+                for outcome in env.results4.outcomes.iter().filter(|outcome| outcome.status == status::OK) {
+                    if let Some((owned, given)) = Owned::of_result(outcome.op, outcome.start, record) {
+                        env.shared.four.owners.learn(owned, asked.caller.address, given);
+                    }
+                }
                 let extras = show_policies(&asked, &chain, record, env, since_us);
                 let (edits, status, cut) = rewrite(record, record_bytes, &asked, &chain, extras, env);
                 if asked.segment {

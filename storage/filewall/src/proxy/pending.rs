@@ -6,6 +6,8 @@
 //! Invariants
 //! - A transaction number of ours is given out once in the life of a session (until 2^22 uses of one place, when a reply would
 //!   have to be that late to be mistaken).
+//! - Of one number of the client's one call is pending. A copy of it has its answer; another call of that number waits, for the client
+//!   could not tell two answers apart, and a call that is never answered is one that the client waits for in vain.
 //! - At most [`PENDING_MAX`] calls are pending; when the map is full the session stops reading.
 
 use super::compound::{CompoundAsked, Question4};
@@ -49,11 +51,55 @@ pub struct Overtaken {
     pub probe: Probe,
 }
 
+/// What tells calls of one number apart: the length and the beginning of the record.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Print {
+    record_bytes: usize,
+    bytes: usize,
+    hash: u64,
+}
+
+/// Bytes of a record that tell it apart.
+const PRINT_BYTES_MAX: usize = 4096;
+
+impl Print {
+    fn first(record: &[u8], record_bytes: usize, bytes: usize) -> Option<Print> {
+        use std::hash::BuildHasher;
+        let hash = foldhash::quality::FixedState::default().hash_one(record.get(..bytes)?);
+        Some(Print { record_bytes, bytes, hash })
+    }
+
+    /// Of a record as far as it is there.
+    pub fn of(record: &[u8], record_bytes: usize) -> Print {
+        let bytes = record.len().min(PRINT_BYTES_MAX);
+        Print::first(record, record_bytes, bytes).unwrap_or(Print { record_bytes, bytes: 0, hash: 0 })
+    }
+
+    /// True unless a record is another one: of one that is not there as far as that, it is not known yet.
+    fn may_be(&self, record: &[u8], record_bytes: usize) -> bool {
+        let same = Print::first(record, record_bytes, self.bytes);
+        record_bytes == self.record_bytes && same.is_none_or(|same| same == *self)
+    }
+}
+
+/// What a call meets that has come now.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Met {
+    /// No call of its number.
+    Nobody,
+    /// The same call.
+    Copy,
+    /// Another call of its number.
+    Another,
+}
+
 /// A forwarded call.
 #[derive(Debug)]
 pub struct Entry {
     /// The client's transaction number.
     pub client_xid: u32,
+    /// What tells it apart from others of that number, if it is a call of the client's.
+    pub print: Option<Print>,
     /// What was asked.
     pub asked: Question,
     /// It was sent to the server before, and nobody knows what became of it; that shows in a folder.
@@ -102,9 +148,14 @@ impl Pending {
         self.len() == PENDING_MAX
     }
 
-    /// True if a call with this number of the client is pending.
-    pub fn has_client_xid(&self, client_xid: u32) -> bool {
-        self.by_client.contains_key(&client_xid)
+    /// What a call of the client's meets: its number, and its record as far as it is there.
+    pub fn meets(&self, client_xid: u32, record: &[u8], record_bytes: usize) -> Met {
+        let Some(number) = self.by_client.get(&client_xid) else { return Met::Nobody };
+        let print = self.slots[*number as usize].entry.as_ref().and_then(|entry| entry.print);
+        match print.is_none_or(|print| print.may_be(record, record_bytes)) {
+            true => Met::Copy,
+            false => Met::Another,
+        }
     }
 
     /// Puts a call in and returns its number of ours. The map must not be full, nor the client's number pending.

@@ -9,6 +9,7 @@
 //! Numbers begin anywhere, so a state of another process is none. When there are too many, the oldest is forgotten: a client that
 //! is gone closes nothing.
 
+use super::owners::Owners;
 use super::question::Root;
 use super::slots::Slots;
 use crate::wire::nfs3::Handle;
@@ -35,6 +36,8 @@ pub struct Shared4 {
     root: ArcSwapOption<Root>,
     /// Places in the server's sessions that are taken.
     pub slots: Slots,
+    /// Whose the server's sessions are.
+    pub owners: Owners,
     opens: Mutex<BTreeMap<u64, Open>>,
     next: AtomicU64,
 }
@@ -46,6 +49,7 @@ impl Default for Shared4 {
         Self {
             root: ArcSwapOption::empty(),
             slots: Slots::default(),
+            owners: Owners::default(),
             opens: Mutex::default(),
             next: AtomicU64::new(first >> 1),
         }

@@ -301,6 +301,9 @@ impl<'w, 'e> Walk<'w, 'e> {
     }
 
     fn step(&mut self, argument: &Argument) -> Result<(), Stop> {
+        if let Some(refused) = super::foreign(argument, self.record, self.way.caller.address, self.env) {
+            return Err(Stop::Cut(refused));
+        }
         if let Some(misnamed) = argument.misnamed {
             Totals::count(&self.env.shared.totals.misnamed_total);
             return Err(Stop::Cut(misnamed.status4()));

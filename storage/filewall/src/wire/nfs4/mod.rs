@@ -35,6 +35,8 @@ pub const BITMAP_WORDS_MAX: usize = 64;
 pub const STATE_BYTES: usize = 16;
 /// Length of a session identifier, bytes.
 pub const SESSION_BYTES: usize = 16;
+/// Length of a client's number, bytes.
+pub const CLIENT_BYTES: usize = 8;
 
 /// Numbers of attributes.
 pub const ATTRIBUTE_KIND: u32 = 1;
@@ -101,6 +103,8 @@ pub mod status {
     pub const BAD_STATEID: u32 = 10025;
     /// An owner's sequence number that is not the next one.
     pub const BAD_SEQID: u32 = 10026;
+    /// A session that there is not (NFSv4.1).
+    pub const BADSESSION: u32 = 10052;
     /// Another call has this place in the session's slot (NFSv4.1).
     pub const SEQ_FALSE_RETRY: u32 = 10076;
     /// More operations than can be carried out at once (NFSv4.1).
