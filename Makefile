@@ -83,10 +83,11 @@ guest-kernel: ## fetch the kernel of the guests that tests boot
 nfs-peer: ## build a second NFS server, for FileWall's tests
 	@scripts/nfs-peer
 
-suites: require-root install-deps ## run others' tests of NFS servers with FileWall and without it, all of them (root; PYNFS=SOURCE)
+suites: require-root install-deps ## run others' tests of NFS servers with FileWall and without it, and of files, all of them (root; PYNFS=SOURCE, LTP_SOURCE=SOURCE)
 	scripts/libnfs-suite build
 	scripts/pynfs-suite build $(PYNFS)
 	WEIR_SUITES=whole cargo test --locked -p weir --test main -- --nocapture --test-threads 1 filewall::suites
+	LTP_SOURCE=$(LTP_SOURCE) scripts/ltp
 
 s3-peer: ## build an S3 server, for tests of user-space files
 	@scripts/s3-peer

@@ -3,7 +3,12 @@
  *
  * Such a lock goes when its process closes any descriptor of the file, and that of another file for one that stands in. So a file that was
  * locked once is marked: whoever has it standing in closes it by the file's own descriptor, and nobody opens it so any more. The mark is the
- * segment's, as locks stay over exec. Locks of a description (F_OFD_SETLK, flock) go with that, which is the kernel's.
+ * segment's, as locks stay over exec.
+ *
+ * Putting the file's own descriptor in the place of one that stands in opens the file and closes it (private_end): it would take the locks away too
+ * that the process has by another descriptor. So before the first lock all that stand in for the file in this process get the file's own; the mark
+ * comes before that, so none comes behind it. (A thread that opens the file in that moment may be missed: its program cannot tell whether it
+ * was first.) Locks of a description (F_OFD_SETLK, flock) go with that, which is the kernel's.
  */
 #include "process.h"
 
@@ -40,5 +45,7 @@ void lock_by_kernel(u32 fd, u64 command) {
   if (ours) tell_position(fd, word);
   if (command != F_SETLK && command != F_SETLKW) return;
   u64 record = ours ? descriptors[fd].record : number_of((i32)fd);
-  if (record) mark(record);
+  if (!record) return;
+  mark(record);
+  private_end_of(record);
 }

@@ -479,6 +479,11 @@ void private_end_all(void) {
   for (u64 fd = 0; fd < descriptors_end && standing; fd++) end(fd);
 }
 
+void private_end_of(u64 record) {
+  for (u64 fd = 0; fd < descriptors_end && standing; fd++)
+    if (cursors[fd].stands_in && descriptors[fd].record == record) end(fd);
+}
+
 /* Names of descriptors: below /proc, /dev/fd, /dev/stdin and its like, and numbers, which they are in a folder of those. */
 static int is_number_of_descriptor(const u8 *path, u64 bytes) {
   u64 at = bytes;

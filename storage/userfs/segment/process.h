@@ -206,6 +206,7 @@ void private_named(const struct call *call);
 void private_end(u32 fd, struct descriptor *d);
 /* The same for all. */
 void private_end_all(void);
+void private_end_of(u64 record); /* all of a file */
 /* The working directory is another. */
 void private_moved(void);
 /* The descriptor is about to be closed. */

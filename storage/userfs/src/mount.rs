@@ -306,10 +306,39 @@ impl Mount {
         self.session.as_ref().is_some_and(|session| !session.guard.is_finished())
     }
 
+    /// Whether the kernel still has the file system: the number of its device is another's at once when it has not.
+    fn is_connected(&self) -> bool {
+        use rustix::event::{PollFd, PollFlags, Timespec, poll};
+        let Some(kernel) = &self.kernel else { return self.is_alive() };
+        let mut polled = [PollFd::new(kernel, PollFlags::empty())];
+        match poll(&mut polled, Some(&Timespec { tv_sec: 0, tv_nsec: 0 })) {
+            Ok(_) => !polled[0].revents().contains(PollFlags::ERR),
+            Err(_) => self.is_alive(),
+        }
+    }
+
+    /// Whether what is mounted at the place is this: somebody else may have taken it away, and mounted another there. What the kernel knows
+    /// without asking is enough, for nobody may answer.
+    fn is_there(&self) -> bool {
+        use rustix::fs::{AtFlags, CWD, StatxFlags, makedev, statx};
+        if !self.is_connected() {
+            return false;
+        }
+        // Of one that could not be begun as a whole the number is not known.
+        if self.device == 0 {
+            return true;
+        }
+        match statx(CWD, &self.point, AtFlags::STATX_DONT_SYNC, StatxFlags::TYPE) {
+            Ok(stat) => makedev(stat.stx_dev_major, stat.stx_dev_minor) == self.device,
+            // It cannot be looked at: what unmounting says of it is said.
+            Err(_) => true,
+        }
+    }
+
     /// Unmounts. With files still in use it fails with EBUSY, unless `lazy`: then it goes out of sight at once, and ends
     /// when the last file is closed.
     pub fn unmount(&mut self, lazy: bool) -> Result<(), Error> {
-        if self.is_alive() && !self.unmounted {
+        if !self.unmounted && self.is_there() {
             let flags =
                 if lazy { rustix::mount::UnmountFlags::DETACH } else { rustix::mount::UnmountFlags::empty() };
             match rustix::mount::unmount(&self.point, flags) {
@@ -324,6 +353,9 @@ impl Mount {
     }
 
     /// What is still mounted in another namespace, or open, ends with the process that serves it: nobody waits for it.
+    ///
+    /// The library unmounts the place of a session that is dropped, though that was unmounted before, and so takes away what somebody has mounted there
+    /// since. So its session is never dropped; what is kept of it is a descriptor.
     fn join(&self, session: BackgroundSession) {
         let begun = Instant::now();
         while !session.guard.is_finished() && begun.elapsed() < ENDS_WITHIN {
@@ -335,8 +367,14 @@ impl Mount {
                 self.point.display()
             );
             std::mem::forget(session);
-        } else if let Err(error) = session.join() {
-            tracing::warn!("serving {}: {error}", self.point.display());
+            return;
+        }
+        let mut session = std::mem::ManuallyDrop::new(session);
+        let Ok(nothing) = std::thread::Builder::new().spawn(|| Ok(())) else { return };
+        match std::mem::replace(&mut session.guard, nothing).join() {
+            Ok(Ok(())) => {}
+            Ok(Err(error)) => tracing::warn!("serving {}: {error}", self.point.display()),
+            Err(_) => tracing::warn!("the threads that serve {} panicked", self.point.display()),
         }
     }
 

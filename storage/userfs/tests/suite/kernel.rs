@@ -150,6 +150,31 @@ fn locks_are_where_the_position_is_and_go_when_they_must() {
     assert_eq!(other.ask("op_locked(2, 0, 0)"), "'free'");
 }
 
+/// As fcntl15 of the Linux Test Project: descriptors that were opened before the first lock, and are used by calls that need the file's own after it.
+#[test]
+fn locks_stay_when_another_descriptor_becomes_the_files_own() {
+    let Some(on) = accelerated("locks_stay_when") else { return };
+    let (mut own, mut other) = (partner(&on), plain(&on));
+    let opened =
+        "op_open(1, 'f', os.O_RDWR | os.O_CREAT) or op_open(2, 'f', os.O_RDWR) or op_open(3, 'f', os.O_RDWR)";
+    assert_eq!(own.ask(opened), "None");
+    assert_eq!(own.number("op_write(1, 65, 100)"), 100);
+    assert_eq!(other.ask("op_open(1, 'f', os.O_RDWR)"), "None");
+    // By one, then by another, which stood in until then.
+    assert_eq!(own.ask("op_lock(1, fcntl.F_WRLCK, 0, 0, 5)"), "None");
+    assert_eq!(own.ask("op_lock(2, fcntl.F_WRLCK, 0, 10, 5)"), "None");
+    assert_eq!(other.ask("op_locked(1, 0, 8)"), "(1, 0, 5)");
+    assert_eq!(other.ask("op_locked(1, 10, 5)"), "(1, 10, 5)");
+    // A lock of another process beside them stays its own.
+    assert_eq!(other.ask("op_lock(1, fcntl.F_WRLCK, 0, 20, 5)"), "None");
+    assert_eq!(own.ask("op_locked(3, 20, 5)"), "(1, 20, 5)");
+    assert_eq!(other.ask("op_locked(1, 0, 8)"), "(1, 0, 5)");
+    // They go when the process closes any of them, and the other's stays.
+    assert_eq!(own.ask("op_close(3)"), "None");
+    assert_eq!(other.ask("op_locked(1, 0, 15)"), "'free'");
+    assert_eq!(own.ask("op_locked(1, 20, 5)"), "(1, 20, 5)");
+}
+
 #[test]
 fn threads_that_are_not_seen_have_the_program_left_alone() {
     let Some(mut on) = accelerated("threads_that_are_not_seen") else { return };

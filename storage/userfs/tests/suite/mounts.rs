@@ -78,6 +78,34 @@ fn a_mount_in_use_is_not_taken_away_unless_told() {
 }
 
 #[test]
+fn a_mount_right_after_an_unmount_stays() {
+    if let Some(reason) = cannot_mount() {
+        return println!("NOT RUN a_mount_right_after: {reason}");
+    }
+    let folder = tempfile::tempdir().unwrap();
+    let mount = || {
+        let backend = Arc::new(weir_userfs::mem::Memory::new(Limits::default(), 0, 0).unwrap());
+        weir_userfs::mount::Mount::new(backend, folder.path(), &Options::default()).unwrap()
+    };
+    let mut first = mount();
+    for round in 0..20 {
+        // Its session ends after another one was begun at the place, by whoever it was unmounted.
+        match round % 3 {
+            0 => first.unmount(false).unwrap(),
+            1 => first.unmount(true).unwrap(),
+            _ => rustix::mount::unmount(folder.path(), rustix::mount::UnmountFlags::empty()).unwrap(),
+        }
+        let second = mount();
+        fs::write(folder.path().join("file"), "of the second").unwrap();
+        drop(first);
+        assert_eq!(fs::read(folder.path().join("file")).unwrap(), b"of the second", "round {round}");
+        first = second;
+    }
+    drop(first);
+    assert!(!is_mounted(&fs::canonicalize(folder.path()).unwrap()));
+}
+
+#[test]
 fn a_daemon_answers_and_ends() {
     if let Some(reason) = cannot_mount() {
         return println!("NOT RUN a_daemon_answers: {reason}");
