@@ -475,7 +475,9 @@ fn show_health(name: &str, health: &HealthView) {
     }
     for note in health.notes.iter().rev().take(NOTES_SHOWN) {
         let policy = if note.policy.is_empty() { String::new() } else { format!("{}: ", note.policy) };
-        say!("{name}: {} (event {}): {policy}{}", note.severity, note.number, note.text);
+        // What became of an order is not in the audit log of the host's monitor.
+        let event = if note.number == 0 { String::new() } else { format!(" (event {})", note.number) };
+        say!("{name}: {}{event}: {policy}{}", note.severity, note.text);
     }
 }
 

@@ -25,8 +25,8 @@ use weir_api::domains::{AddDomain, DomainDescription, DomainList, DomainResponse
 use weir_api::types::{
     AddMember, ApplyRequest, ApplyResponse, AuditPage, CaptureRequest, CapturedFrame, ClockStatus,
     DeviceList, DeviceView, FileWallRequest, FileWallResponse, GroupStatus, IdentityList, KeyChange,
-    OrderOutcome, RepairRequest, RepairResponse, ResourceList, ResourceView, RevokeRequest, RotateRequest, StatusResponse,
-    TokenList, TokenRequest, TokenResponse, TraceRequest, TraceResponse, WatchEvent,
+    OrderOutcome, RepairRequest, RepairResponse, ResourceList, ResourceView, RevokeRequest, RotateRequest,
+    StatusResponse, TokenList, TokenRequest, TokenResponse, TraceRequest, TraceResponse, WatchEvent,
 };
 use weir_api::{ApiError, Backend, Caller, Reply, WatchStep};
 use weir_apps::fabric::{self, Stored};

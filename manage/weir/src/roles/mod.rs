@@ -15,8 +15,8 @@ mod process;
 pub mod state;
 mod store;
 pub mod switch;
-pub mod told;
 mod tokens;
+pub mod told;
 pub mod trace;
 
 use tokio::signal::unix::{SignalKind, signal};

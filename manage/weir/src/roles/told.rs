@@ -139,7 +139,9 @@ pub fn ending(
         (None, None) => (Exit::Done, "the host has it".to_string()),
         (None, Some(who)) => (
             Exit::NotInForce,
-            format!("the host has it, but {who} has not said within {wait_s} s what it did: does it run there?"),
+            format!(
+                "the host has it, but {who} has not said within {wait_s} s what it did: does it run there?"
+            ),
         ),
     }
 }

@@ -24,6 +24,19 @@ fn ordered_policies_are_in_force_and_stay_when_control_is_gone() {
         };
         let status = |field: &str| place.status().map(|status| status[field].clone()).unwrap_or_default();
 
+        let ends = |wait_s: &str, policy: &str| {
+            std::fs::write(source.join("policy.yaml"), policy).unwrap();
+            let folder = source.display().to_string();
+            let output = lab.weir(&["filewall", "order", "h1", "wall", &folder, "--wait-s", wait_s]);
+            (output.status.code(), text(&output.stdout) + &text(&output.stderr))
+        };
+
+        // A FileWall that does not run does nothing, and nobody says that it did.
+        let (code, said) = ends("2", "kind: statistics\n");
+        assert!(code == Some(5) && said.contains("FileWall 'wall'"), "{said}");
+        assert!(
+            lab.weir(&["filewall", "order", "h1", "wall", "--withdraw", "--wait-s", "60"]).status.success()
+        );
         // Without policies nothing is served.
         let mut wall = place.begin_wall("wall", &policies, &words);
         assert!(place.list(super::WALL, "").is_none());
@@ -48,8 +61,20 @@ fn ordered_policies_are_in_force_and_stay_when_control_is_gone() {
         assert!(!refused.status.success() && text(&refused.stderr).contains("nonsense"), "{refused:?}");
         let files = vec![PolicyFile { name: "policy.yaml".into(), text: "kind: nonsense\n".into() }];
         let request = FileWallRequest { files: Some(files), wait_ms: 60_000 };
-        assert!(lab.client().filewall("h1", "wall", &request).unwrap().in_force, "the host has it");
-        system::wait_for("the refusal", BOUND, || Ok(status("policy_error").is_string())).unwrap();
+        let response = lab.client().filewall("h1", "wall", &request).unwrap();
+        assert!(response.in_force, "the host has it");
+        let outcome = response.outcome.expect("the FileWall says what it did");
+        assert!(!outcome.done && outcome.text.contains("nonsense"), "{outcome:?}");
+        assert!(status("policy_error").is_string());
+        frozen();
+        // So is one that touches a file of the host's owner, by the command too.
+        std::fs::rename(source.join("policy.yaml"), source.join("own.yaml")).unwrap();
+        std::fs::write(place.folder.path().join("ordered/own.yaml"), "kind: statistics\n").unwrap();
+        std::fs::write(source.join("own.yaml"), "kind: statistics\n").unwrap();
+        let (code, said) = ends("60", "kind: read-only\n");
+        assert!(code == Some(1) && said.contains("own.yaml"), "{said}");
+        std::fs::remove_file(source.join("own.yaml")).unwrap();
+        std::fs::remove_file(place.folder.path().join("ordered/own.yaml")).unwrap();
         frozen();
 
         // Without controllers, and after a restart, the last good ones hold.
