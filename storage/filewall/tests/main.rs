@@ -10,10 +10,7 @@ mod doors;
 mod files;
 mod known;
 mod oracle;
-<<<<<<< HEAD
 mod oracle4;
-=======
->>>>>>> files/files
 mod owners;
 mod played;
 mod policies;

@@ -17,10 +17,6 @@ mod store;
 pub mod switch;
 mod tokens;
 pub mod told;
-<<<<<<< HEAD
-pub mod told;
-=======
->>>>>>> files/files
 pub mod trace;
 
 use tokio::signal::unix::{SignalKind, signal};
