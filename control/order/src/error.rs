@@ -171,6 +171,15 @@ impl Error {
         )
     }
 
+    /// Whether the disk has no room: what was to be written can be tried again as it is.
+    pub fn is_no_room(&self) -> bool {
+        match self {
+            Error::DiskFull { .. } => true,
+            Error::Io { source, .. } => crate::log::room::is_no_room(source),
+            _ => false,
+        }
+    }
+
     pub(crate) fn io(action: &'static str, file: &str, dir: &str, source: io::Error) -> Error {
         Error::Io { action, file: file.to_owned(), dir: dir.to_owned(), source: Arc::new(source) }
     }

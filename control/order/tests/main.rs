@@ -5,6 +5,7 @@ mod suite {
     mod canary;
     mod crash;
     mod format;
+    mod full_disk;
     mod fuzz;
     mod kill;
     mod machine;

@@ -64,6 +64,26 @@ pub fn prepare_spare(disk: &dyn Disk, segment_bytes: u64) -> io::Result<()> {
     made
 }
 
+/// Makes the spare of a segment that is not needed any more, where there is none: its room may be all that there is. Its own name goes first, durably.
+pub fn make_spare_of(disk: &dyn Disk, segment: &str, segment_bytes: u64) -> io::Result<()> {
+    if disk.open(SPARE).is_ok() {
+        disk.remove(segment)?;
+        return disk.sync_dir();
+    }
+    disk.rename(segment, SPARE_TMP)?;
+    disk.sync_dir()?;
+    let made = disk.open(SPARE_TMP).and_then(|file| {
+        write_zeros(&*file, 0, segment_bytes)?;
+        file.sync_data()?;
+        disk.rename(SPARE_TMP, SPARE)
+    });
+    if made.is_err() {
+        // The segment is gone, which is what counts.
+        let _freed = remove_if_there(disk, SPARE_TMP);
+    }
+    Ok(())
+}
+
 /// Makes and names the segment of `header`, from the spare when there is one of its size. Durable on return.
 pub fn create_segment(disk: &dyn Disk, header: &SegmentHeader) -> Result<Arc<dyn DiskFile>, CreateError> {
     let before = CreateError::Before;

@@ -11,7 +11,7 @@
 //! - A log that has less than it had is refused: `log.proof` beside it says what it had (see `proof`).
 //! - Behind the last record there are only zeros, unless a crash tore a write. See `recover` for the torn tail.
 //!
-//! One thread owns a log. Segments are deleted and not reused: the zeros of the next one are made ahead of need.
+//! One thread owns a log. Segments are deleted and not reused, but where the disk is full ([`room`]): the zeros of the next one are made ahead of need.
 
 mod create;
 mod proof;
@@ -19,6 +19,7 @@ mod reader;
 pub mod record;
 mod recover;
 mod replay;
+pub mod room;
 mod scan;
 pub mod segment;
 #[cfg(test)]
@@ -34,6 +35,7 @@ use weir_base::world::{Disk, DiskFile};
 pub use create::prepare_spare;
 pub use proof::FILE as PROOF_FILE;
 pub use replay::Replay;
+pub use room::{Room, RoomCounters};
 
 use crate::counters::LogCounters;
 use crate::engine::{Entry, Position};
@@ -133,6 +135,9 @@ pub struct Log {
     proof: Proof,
     counters: LogCounters,
     scratch: Vec<u8>,
+    room: Arc<Room>,
+    /// Bytes at a segment's end that entries leave to everything else.
+    kept_bytes: u64,
 }
 
 impl Log {
@@ -210,6 +215,8 @@ impl Log {
         proof: Proof,
     ) -> Log {
         Log {
+            room: Arc::new(Room::new(dir.clone())),
+            kept_bytes: 0,
             disk,
             dir,
             settings,
@@ -298,6 +305,25 @@ impl Log {
         self.poison.is_none()
     }
 
+    /// Whether there is room for more, as far as is known: for who makes spares, refuses proposals, or waits.
+    pub fn room(&self) -> &Arc<Room> {
+        &self.room
+    }
+
+    /// Makes a segment ahead of need, or finds that there is no room for one; for who writes without a thread that does it.
+    pub fn prepare_next(&self) {
+        // Another failure than a full disk costs only time: the log makes the segment itself when it needs it.
+        if let Err(error) = self.room.prepare(&*self.disk, self.settings.segment_bytes) {
+            tracing::warn!(%error, "could not make a spare segment ahead of need");
+        }
+    }
+
+    /// From now on entries leave so many bytes at the end of each segment, so that the engine's notes and cuts find some room when there is
+    /// none for a next one.
+    pub fn keep_for_notes(&mut self, bytes: u64) {
+        self.kept_bytes = bytes.min(self.settings.segment_bytes / 8);
+    }
+
     /// Whether more than half of the active segment is used: time to prepare a spare.
     pub fn wants_spare(&self) -> bool {
         self.active.tail > self.active.header.segment_bytes / 2
@@ -330,7 +356,13 @@ impl Log {
     ) -> Result<usize, Error> {
         self.ready()?;
         let mut entries = entries.peekable();
-        self.make_room(entries.peek().map_or(0, |(_, _, body)| body.len()))?;
+        let first_bytes = record_bytes(entries.peek().map_or(0, |(_, _, body)| body.len())) as u64;
+        let fresh = self.active.tail == SEGMENT_HEADER_BYTES as u64;
+        if first_bytes > self.entries_room_bytes() && !(fresh && first_bytes <= self.active.room_bytes()) {
+            self.roll()?;
+        }
+        // The first of a new segment always fits.
+        let room_bytes = self.entries_room_bytes().max(first_bytes.min(self.active.room_bytes()));
         let mut bytes = std::mem::take(&mut self.scratch);
         bytes.clear();
         let mut count = 0;
@@ -339,7 +371,7 @@ impl Log {
             assert!(body.len() as u64 <= self.settings.batch_bytes_max, "the core limits batches");
             assert_eq!(position.index, last.index + 1, "indices follow each other");
             assert!(position.term >= last.term, "terms do not go back");
-            if (bytes.len() + record_bytes(body.len())) as u64 > self.active.room_bytes() {
+            if (bytes.len() + record_bytes(body.len())) as u64 > room_bytes {
                 break;
             }
             last = position;
@@ -381,6 +413,10 @@ impl Log {
         self.last = at;
         self.last_is_mark = false;
         Ok(())
+    }
+
+    fn entries_room_bytes(&self) -> u64 {
+        self.active.room_bytes().saturating_sub(self.kept_bytes)
     }
 
     fn make_room(&mut self, body_bytes: usize) -> Result<(), Error> {
@@ -464,10 +500,17 @@ impl Log {
             }
             let name = segment::file_name(oldest.number);
             // Each removal is made durable before the next, or a power cut could leave a gap.
-            let removed = self.disk.remove(&name).and_then(|()| self.disk.sync_dir());
+            let spares = self.room.is_short() && oldest.segment_bytes == self.settings.segment_bytes;
+            let removed = match spares {
+                true => create::make_spare_of(&*self.disk, &name, oldest.segment_bytes),
+                false => self.disk.remove(&name).and_then(|()| self.disk.sync_dir()),
+            };
             removed.map_err(|error| Error::io("removing", &name, &self.dir, error))?;
             self.sealed.remove(0);
             self.counters.segments_removed += 1;
+            if spares {
+                self.prepare_next();
+            }
         }
         Ok(())
     }
@@ -541,6 +584,7 @@ impl Log {
         let next = Active::new(header, file, SEGMENT_HEADER_BYTES as u64);
         self.sealed.push(std::mem::replace(&mut self.active, next).header);
         self.counters.segments_created += 1;
+        self.room.found();
         self.proof.segment(header.number, self.durable, self.last.index);
         Ok(())
     }
@@ -559,10 +603,8 @@ fn settle_tail(found: &Found) -> io::Result<()> {
 }
 
 fn write_error(action: &'static str, file: &str, dir: &str, error: io::Error) -> Error {
-    match error.kind() {
-        io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => {
-            Error::DiskFull { dir: dir.to_owned(), file: file.to_owned() }
-        }
-        _ => Error::io(action, file, dir, error),
+    match room::is_no_room(&error) {
+        true => Error::DiskFull { dir: dir.to_owned(), file: file.to_owned() },
+        false => Error::io(action, file, dir, error),
     }
 }

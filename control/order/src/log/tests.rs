@@ -319,3 +319,72 @@ fn segment_headers_name_what_is_wrong() {
         assert_eq!(segment::number_of(name), None, "{name}");
     }
 }
+
+#[test]
+fn a_log_is_short_before_a_write_fails_and_what_goes_makes_room_for_what_comes() {
+    let disk = SimDisk::new(41);
+    let (mut log, _) = open(&disk).unwrap();
+    let room = Arc::clone(log.room());
+    append_synced(&mut log, 1, 3, 1000);
+    append_synced(&mut log, 4, 2, 1000);
+    disk.set_capacity_bytes(disk.used_bytes() + 4000);
+    assert!(log.wants_spare() && !room.is_short());
+    log.prepare_next();
+    assert!(room.is_short() && !room.has_next());
+    assert!(matches!(room.refusal(), Some(Error::DiskFull { .. })));
+    // The reserve.
+    append_synced(&mut log, 6, 1, 1000);
+    let error = log.append(&[entry(7, 1000)]).unwrap_err();
+    assert!(error.is_no_room() && log.is_healthy());
+    // An old segment goes, and is the next one: nothing else may take its room between.
+    let used = disk.used_bytes();
+    log.truncate_below(3).unwrap();
+    assert_eq!(disk.used_bytes(), used);
+    assert!(!room.is_short());
+    append_synced(&mut log, 7, 3, 1000);
+    disk.cut_power();
+    assert_eq!(open(&disk).unwrap().0.last().index, 9);
+    assert_eq!(room.counters().shortages, 1);
+}
+
+#[test]
+fn tries_for_room_come_farther_and_farther_apart() {
+    let disk = SimDisk::new(42);
+    let (log, _) = open(&disk).unwrap();
+    disk.set_capacity_bytes(disk.used_bytes());
+    let mut pauses = Vec::new();
+    for _ in 0..12 {
+        log.prepare_next();
+        pauses.push(log.room().pause());
+    }
+    assert!(
+        pauses.is_sorted() && pauses[0] == room::RETRY_MIN && pauses[11] == room::RETRY_MAX,
+        "{pauses:?}"
+    );
+    disk.set_capacity_bytes(u64::MAX);
+    log.prepare_next();
+    assert_eq!((log.room().is_short(), log.room().pause()), (false, room::RETRY_MIN));
+}
+
+/// Power goes at any change while an old segment becomes the next one.
+#[test]
+fn a_segment_that_becomes_the_next_one_survives_power_cuts() {
+    for cut in 0..12 {
+        for seed in 0..10 {
+            let disk = SimDisk::new(1000 + seed);
+            let (mut log, _) = open(&disk).unwrap();
+            append_synced(&mut log, 1, 8, 1000);
+            disk.set_capacity_bytes(disk.used_bytes());
+            log.prepare_next();
+            assert!(log.room().is_short());
+            disk.cut_power_after(cut);
+            let _cut = log.truncate_below(6);
+            disk.cut_power();
+            disk.set_capacity_bytes(u64::MAX);
+            let (log, _) = open(&disk).unwrap();
+            let found = lengths(&log);
+            assert_eq!(found.last(), Some(&(8, 1000)), "cut {cut} seed {seed}");
+            assert!(found.windows(2).all(|pair| pair[0].0 + 1 == pair[1].0));
+        }
+    }
+}
