@@ -12,7 +12,7 @@ use std::io::Read;
 use std::net::SocketAddr;
 use std::num::NonZeroU32;
 use std::path::{Path, PathBuf};
-use std::sync::mpsc::sync_channel;
+use std::sync::mpsc::{Receiver, RecvTimeoutError, sync_channel};
 use std::sync::{Arc, Mutex};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -31,7 +31,7 @@ use commonware_utils::{NZU32, NZUsize};
 use rand_chacha::rand_core::CryptoRng;
 use rustix::time::{ClockId, clock_gettime};
 use weir_base::world::{Disk, DiskLock, RealDisk};
-use weir_order::log::prepare_spare;
+use weir_order::log::Room;
 use weir_order::{Completion, Engine, Error, Position, Sink, SnapshotInfo, Status};
 
 use contacts::{Contacts, Telling};
@@ -98,6 +98,35 @@ fn spawn_thread(name: &str, run: impl FnOnce() + Send + 'static) -> Result<JoinH
 struct Spare {
     disk: Arc<dyn Disk>,
     segment_bytes: u64,
+    room: Arc<Room>,
+}
+
+/// Makes spare segments, and looks for room as long as a log has none. Ends when nobody asks any more.
+fn make_spares(wanted: &Receiver<Spare>) {
+    let mut short: Vec<Spare> = Vec::new();
+    loop {
+        let asked = match short.iter().map(|spare| spare.room.pause()).min() {
+            Some(pause) => wanted.recv_timeout(pause),
+            None => wanted.recv().map_err(|_| RecvTimeoutError::Disconnected),
+        };
+        let mut spares = std::mem::take(&mut short);
+        match asked {
+            // What is short is tried when its pause is over.
+            Ok(spare) if spares.iter().any(|known| Arc::ptr_eq(&known.room, &spare.room)) => {}
+            Ok(spare) => spares.push(spare),
+            Err(RecvTimeoutError::Timeout) => {}
+            Err(RecvTimeoutError::Disconnected) => return,
+        }
+        for spare in spares {
+            // A failure costs only time: the log makes the segment itself when it needs it.
+            if let Err(error) = spare.room.prepare(&*spare.disk, spare.segment_bytes) {
+                tracing::warn!(%error, "could not make a spare segment ahead of need");
+            }
+            if spare.room.is_short() {
+                short.push(spare);
+            }
+        }
+    }
 }
 
 /// The folder of votes. Votes of a form that this program does not read are not passed over: whoever forgets how it voted may vote again.
@@ -205,11 +234,12 @@ impl BftEngine {
         let (spares, wanted) = sync_channel::<Spare>(2);
         let (founders, in_memory) = (places.members, places.in_memory);
         let (storage, workers) = (places.votes.join(UNUSED_FOLDER), places.threads.max(1));
-        let spare_of_journal = Spare { disk, segment_bytes };
+        let spare_of_journal = Spare { disk, segment_bytes, room: Arc::clone(writer.room()) };
         let spares_of_journal = spares.clone();
         // A full channel means one is being made.
         let spare_journal = move || drop(spares_of_journal.try_send(spare_of_journal.clone()));
-        let spare_of_votes = Spare { disk: votes_disk, segment_bytes: votes_segment_bytes };
+        let room = Arc::clone(votes.room());
+        let spare_of_votes = Spare { disk: votes_disk, segment_bytes: votes_segment_bytes, room };
         let spare_votes = move || drop(spares.try_send(spare_of_votes.clone()));
         let (mut threads, mut here) = (Vec::new(), None);
         if in_memory {
@@ -248,14 +278,7 @@ impl BftEngine {
         })?;
         // Before those that it asks: they end when nobody asks any more.
         threads.insert(0, consensus);
-        threads.push(spawn_thread("bft-spare", move || {
-            while let Ok(Spare { disk, segment_bytes }) = wanted.recv() {
-                // A failure costs only time: the log makes the segment itself when it needs it.
-                if let Err(error) = prepare_spare(&*disk, segment_bytes) {
-                    tracing::warn!(%error, "could not make a spare segment ahead of need");
-                }
-            }
-        })?);
+        threads.push(spawn_thread("bft-spare", move || make_spares(&wanted))?);
         Ok(BftEngine { replica, contacts: kept, threads: Mutex::new(threads) })
     }
 
@@ -314,8 +337,8 @@ async fn agree<E, J, V>(
     let Some(Here { journal, votes, spare_journal, spare_votes, _lock }) = here else {
         return replica.await;
     };
-    context.child("votes").spawn(move |_| votes.run_here(spare_votes));
-    let journal = context.child("journal").spawn(move |_| journal.run_here(spare_journal));
+    context.child("votes").spawn(move |context| votes.run_here(context, spare_votes));
+    let journal = context.child("journal").spawn(move |context| journal.run_here(context, spare_journal));
     replica.await;
     // It ends when the replica does, which has dropped its end; the votes' own end is that of the runtime.
     if let Err(error) = journal.await {

@@ -16,8 +16,9 @@ mod handle;
 pub mod health;
 mod outputs;
 pub mod words;
+mod writing;
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -30,13 +31,14 @@ use commonware_runtime::{Clock, IoBuf, Metrics, Spawner};
 use commonware_utils::channel::{mpsc, oneshot, watch};
 use rand_chacha::rand_core::CryptoRng;
 use weir_base::world::{Disk, DiskLock, LockOutcome};
+use weir_order::log::Room;
 use weir_order::{Completion, Error, Position, Recovery, Sink, Waiting};
 
 use crate::consensus::{Identity, KeyRing, Members, Question};
 use crate::core::{Beginning, Core, CoreCounters, Output, Seen as SeenMember, To};
 use crate::evidence::Evidence;
-use crate::journal::{self, Journal, OpenedJournal, Write, Writer, Written, locked};
-use crate::members::{Change, Roster};
+use crate::journal::{self, Journal, OpenedJournal, Write, Written, locked};
+use crate::members::{Change, Link, Roster};
 use crate::rest::{REST_AFTER_MS, Rest};
 use crate::rules::Overlay;
 use crate::settings::Settings;
@@ -51,6 +53,7 @@ use words::Word;
 pub use agreeing::ProcessorTime;
 pub use epochs::{ChangeDone, Linked, Tracks};
 pub use handle::{EvidenceSink, PeerSink, WaitSink};
+pub use writing::JournalWriter;
 
 const LOCK: &str = "lock";
 /// Bytes that may wait to be written; beyond, nothing more is taken from the network.
@@ -89,6 +92,8 @@ pub struct ReplicaStatus {
     pub cut_off: BTreeSet<u32>,
     /// Why it serves nothing, when its state differs from that of the others.
     pub fenced: Option<String>,
+    /// Why it takes nothing new, when its disk is full.
+    pub full: Option<String>,
     /// Why it has stopped, when it could not go on.
     pub failure: Option<String>,
 }
@@ -120,6 +125,8 @@ pub struct ReplicaCounters {
     pub agreements: u64,
     /// Times that the votes of a member were not heard any more, because its turns to lead came to nothing.
     pub unheard: u64,
+    /// Proposals refused because its disk was full.
+    pub room_refusals: u64,
     /// Certificates of views far ahead that were left out while a finalization was waited for.
     pub far_certificates: u64,
     /// Processor time of the thread of consensus in them, nanoseconds: the rest of its time nobody waits for.
@@ -148,6 +155,9 @@ struct Inner {
     evidence: OnceLock<Box<EvidenceSink>>,
     waits: OnceLock<Box<WaitSink>>,
     view: Arc<AtomicU64>,
+    /// Of the journal and of the votes.
+    rooms: [Arc<Room>; 2],
+    room_refusals: AtomicU64,
     stop: watch::Sender<bool>,
 }
 
@@ -184,13 +194,6 @@ pub struct Opened {
     pub recovery: Recovery,
 }
 
-/// Writes what the replica asks it to.
-pub struct JournalWriter {
-    writer: Writer,
-    writes: mpsc::UnboundedReceiver<Write>,
-    written: mpsc::UnboundedSender<Written>,
-}
-
 /// The replica's work.
 pub struct Run {
     inner: Arc<Inner>,
@@ -221,6 +224,9 @@ pub struct Run {
     rest: Arc<Rest>,
     /// When something was to be ordered last.
     awake_ms: u64,
+    /// Links that lead on and found no room on the disk.
+    links_left: VecDeque<Link>,
+    links_at_ms: u64,
 }
 
 /// A channel of the network between the members: one for each number in [`CHANNELS`].
@@ -350,6 +356,8 @@ pub fn open(
         evidence: OnceLock::new(),
         waits: OnceLock::new(),
         view: Arc::default(),
+        rooms: [Arc::clone(writer.room()), Arc::clone(votes_writer.room())],
+        room_refusals: AtomicU64::new(0),
         stop,
     });
     let mut run = Run {
@@ -377,78 +385,13 @@ pub fn open(
         far_certificates: Arc::default(),
         rest,
         awake_ms: 0,
+        links_left: VecDeque::new(),
+        links_at_ms: 0,
     };
     run.publish();
     run.know_members();
-    let writer = JournalWriter { writer, writes: to_write, written };
+    let writer = JournalWriter::new(writer, to_write, written);
     Ok(Opened { replica: Replica { inner, commands }, run, writer, votes: votes_writer, lock, recovery })
-}
-
-impl JournalWriter {
-    /// Writes until the replica is gone. Blocks; `spare` is called when a spare segment should be made.
-    pub fn run(mut self, mut spare: impl FnMut()) {
-        let mut waiting = Vec::new();
-        while let Some(first) = self.writes.blocking_recv() {
-            waiting.push(first);
-            loop {
-                self.take(&mut waiting);
-                if waiting.is_empty() {
-                    break;
-                }
-                self.write(&mut waiting);
-                if self.writer.wants_spare() {
-                    spare();
-                }
-            }
-            self.writer.idle();
-        }
-        self.close();
-    }
-
-    /// As [`JournalWriter::run`], as a task of the replica itself: for a folder in memory, where a write takes less than to wake a thread for it.
-    pub async fn run_here(mut self, mut spare: impl FnMut()) {
-        let mut waiting = Vec::new();
-        while let Some(first) = self.writes.recv().await {
-            waiting.push(first);
-            self.take(&mut waiting);
-            self.write(&mut waiting);
-            if self.writer.wants_spare() {
-                spare();
-            }
-            if self.writes.is_empty() {
-                self.writer.idle();
-            }
-        }
-        self.close();
-    }
-
-    fn close(&mut self) {
-        if let Err(error) = self.writer.close() {
-            tracing::warn!(%error, "the replica's journal could not be closed cleanly");
-        }
-    }
-
-    /// As [`JournalWriter::run`], as a task: what is written takes `time` to become durable.
-    pub async fn run_as_task<E: Clock>(mut self, context: E, time: impl Fn() -> Duration + Send) {
-        let mut waiting = Vec::new();
-        while let Some(first) = self.writes.recv().await {
-            waiting.push(first);
-            context.sleep(time()).await;
-            self.take(&mut waiting);
-            self.write(&mut waiting);
-        }
-    }
-
-    fn take(&mut self, waiting: &mut Vec<Write>) {
-        while let Ok(next) = self.writes.try_recv() {
-            waiting.push(next);
-        }
-    }
-
-    fn write(&mut self, waiting: &mut Vec<Write>) {
-        // The replica may be gone; what it asked for is written all the same.
-        let _unheard = self.written.send(self.writer.drain(waiting));
-    }
 }
 
 impl Run {
@@ -507,6 +450,9 @@ impl Run {
             if self.core.wake_at_ms(self.now_ms) <= self.now_ms || self.now_ms >= self.ticked_ms + TICK_MS {
                 self.tick(&mut out);
                 self.look_after(&mut out, &mut words);
+                if !self.links_left.is_empty() {
+                    self.keep_links()?;
+                }
             }
             self.perform(&mut out, &mut sender)?;
             self.rest(context.current());
@@ -694,6 +640,9 @@ impl Run {
 
     /// Lets the journal forget what neither blocks nor waiting batches need.
     fn forget(&mut self) {
+        if !self.links_left.is_empty() {
+            return;
+        }
         if let Some(blocks) = self.inner.journal.forget() {
             let below = blocks.min(self.core.lowest_number());
             self.inner.journal.forgotten(below);

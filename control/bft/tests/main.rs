@@ -4,6 +4,9 @@
 
 mod suite {
     mod admission;
+    mod counted;
+    mod full_disk;
+    mod idle;
     mod node;
     mod process;
     mod sim;

@@ -1,7 +1,13 @@
 //! Writes the journal: everything that waits, then one sync.
+//!
+//! What finds no room on the disk is no failure: it waits, in order and with everything behind it, and is tried again. Nothing of it counts as
+//! written or durable, so this member votes for nothing that hangs on it, and what waits is bounded by what the replica takes while its journal is
+//! behind.
+
+use std::sync::Arc;
 
 use bytes::Bytes;
-use weir_order::log::{Log, Place};
+use weir_order::log::{Log, Place, Room};
 use weir_order::{Error, LogCounters, Position};
 
 use crate::core::{TERM, Tag};
@@ -57,11 +63,28 @@ pub struct Writer {
     log: Log,
     durable: u64,
     failure: Option<Error>,
+    /// What found no room, in order.
+    held: Vec<Write>,
 }
 
 impl Writer {
     pub(super) fn new(log: Log) -> Writer {
-        Writer { log, durable: 0, failure: None }
+        Writer { log, durable: 0, failure: None, held: Vec::new() }
+    }
+
+    /// Whether there is room on the disk.
+    pub fn room(&self) -> &Arc<Room> {
+        self.log.room()
+    }
+
+    /// Looks for room on the disk, for who writes without a thread that makes spares.
+    pub fn look_for_room(&self) {
+        self.log.prepare_next();
+    }
+
+    /// Whether something waits for room on the disk.
+    pub fn is_waiting(&self) -> bool {
+        !self.held.is_empty()
     }
 
     /// Whether a spare segment should be made now.
@@ -79,20 +102,39 @@ impl Writer {
         self.log.close()
     }
 
-    /// Does all of `writes`, and makes it durable when that is asked of any.
+    /// Does what waits for room and then all of `writes`, and makes it durable when that is asked of any. Where there is no room, what is left
+    /// waits.
     pub fn drain(&mut self, writes: &mut Vec<Write>) -> Written {
+        let mut all = std::mem::take(&mut self.held);
+        all.append(writes);
+        let mut places = Vec::new();
+        let mut done = all.len();
+        let mut result = match &self.failure {
+            Some(error) => Err(error.clone()),
+            None => self.append(&all, &mut places),
+        };
+        if let Err(error) = &result
+            && self.failure.is_none()
+            && error.is_no_room()
+            && self.log.is_healthy()
+        {
+            done = first_left(&all, places.len());
+            result = Ok(());
+        }
+        let result = result.and_then(|()| self.settle(&all, done));
         let mut written = Written {
-            places: Vec::new(),
+            places,
             durable: 0,
-            bytes: writes.iter().map(Write::bytes).sum(),
+            bytes: all[..done].iter().map(Write::bytes).sum(),
             counters: LogCounters::default(),
             failure: None,
         };
-        let result = match &self.failure {
-            Some(error) => Err(error.clone()),
-            None => self.write(writes, &mut written.places),
-        };
-        writes.clear();
+        self.held = all.split_off(done);
+        self.held.retain(|write| matches!(write, Write::Append { .. }));
+        match self.held.is_empty() {
+            true => self.log.room().goes_on(),
+            false => self.log.room().waits(),
+        }
         if let Err(error) = result {
             if self.failure.is_none() {
                 tracing::error!(%error, "the replica's journal stops");
@@ -106,7 +148,7 @@ impl Writer {
         written
     }
 
-    fn write(&mut self, writes: &[Write], places: &mut Vec<(u64, Place)>) -> Result<(), Error> {
+    fn append(&mut self, writes: &[Write], places: &mut Vec<(u64, Place)>) -> Result<(), Error> {
         let appends: Vec<(Position, u8, &Bytes)> = writes
             .iter()
             .filter_map(|write| match write {
@@ -123,7 +165,12 @@ impl Writer {
             places.extend(rest[..count].iter().map(|(at, _, _)| at.index).zip(found));
             rest = &rest[count..];
         }
-        if writes.iter().any(|write| matches!(write, Write::Append { sync: true, .. })) {
+        Ok(())
+    }
+
+    /// Makes the first `done` durable, if that is asked of any, and forgets what may be forgotten: that waits for nothing, as it makes room.
+    fn settle(&mut self, writes: &[Write], done: usize) -> Result<(), Error> {
+        if writes[..done].iter().any(|write| matches!(write, Write::Append { sync: true, .. })) {
             self.log.sync()?;
             self.durable = self.log.last().index;
         }
@@ -133,4 +180,18 @@ impl Writer {
         });
         forget.map_or(Ok(()), |below| self.log.truncate_below(below.saturating_sub(1)))
     }
+}
+
+/// The first of `writes` that is not done when so many of their records are in the log.
+fn first_left(writes: &[Write], records: usize) -> usize {
+    let mut seen = 0;
+    let appends = |write: &Write| matches!(write, Write::Append { .. });
+    writes
+        .iter()
+        .position(|write| {
+            let left = appends(write) && seen == records;
+            seen += usize::from(appends(write));
+            left
+        })
+        .unwrap_or(writes.len())
 }

@@ -5,6 +5,7 @@ use std::io::Read;
 use std::sync::atomic::Ordering;
 
 use bytes::Bytes;
+use weir_order::log::RoomCounters;
 use weir_order::{Completion, Engine, Error, LogCounters, Position, SnapshotInfo, Status, Waiting};
 
 use super::words::TELL_BYTES_MAX;
@@ -41,12 +42,24 @@ impl Replica {
 
     /// Everything that the replica knows of itself.
     pub fn replica_status(&self) -> ReplicaStatus {
-        locked(&self.inner.seen).status.clone()
+        let full = self.no_room().map(|error| error.to_string());
+        ReplicaStatus { full, ..locked(&self.inner.seen).status.clone() }
+    }
+
+    /// Why it takes nothing new, when there is no room on its disk for what is to come.
+    fn no_room(&self) -> Option<Error> {
+        self.inner.rooms.iter().find_map(|room| room.refusal())
+    }
+
+    /// What was counted of the room of its journal, and of that of its votes.
+    pub fn room_counters(&self) -> [RoomCounters; 2] {
+        [self.inner.rooms[0].counters(), self.inner.rooms[1].counters()]
     }
 
     /// What was counted.
     pub fn counters(&self) -> ReplicaCounters {
-        locked(&self.inner.seen).counters
+        let room_refusals = self.inner.room_refusals.load(Ordering::Relaxed);
+        ReplicaCounters { room_refusals, ..locked(&self.inner.seen).counters }
     }
 
     /// Counts of the journal.
@@ -198,6 +211,11 @@ impl Engine for Replica {
                 done,
                 Error::Batch { what: "a change of members is not asked for by an operation" },
             );
+        }
+        // Reads and whatever the protocol itself needs go on, as far as the reserve goes.
+        if let Some(error) = self.no_room() {
+            self.inner.room_refusals.fetch_add(1, Ordering::Relaxed);
+            return refuse(done, error);
         }
         let limit = self.inner.settings.proposals_max as u64;
         let waiting = self.inner.open.fetch_add(1, Ordering::Relaxed);

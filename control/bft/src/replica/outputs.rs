@@ -14,6 +14,9 @@ use crate::core::{Output, To};
 use crate::journal::{Write, locked};
 use crate::wire::Message;
 
+/// Between two tries to keep a link that found no room.
+const LINKS_AGAIN_MS: u64 = 1_000;
+
 impl Run {
     pub(super) fn perform<S: Sender<PublicKey = PublicKey>>(
         &mut self,
@@ -78,10 +81,22 @@ impl Run {
                 }
             }
             Output::WriteChunk { offset, bytes } => {
-                journal.write_chunk(offset, &bytes).map_err(|error| error.to_string())?;
+                match journal.write_chunk(offset, &bytes) {
+                    Ok(()) => {}
+                    // It is asked for once more, later.
+                    Err(error) if error.is_no_room() => {
+                        tracing::warn!(replica = self.inner.id, %error, "a state that comes has no room");
+                        self.core.adopt_failed_here();
+                    }
+                    Err(error) => return Err(error.to_string()),
+                }
             }
             Output::Adopt { offer } => self.adopt(&offer, out)?,
-            Output::Link(link) => journal.keep_link(&link).map_err(|error| error.to_string())?,
+            Output::Link(link) => {
+                self.links_left.push_back(*link);
+                self.links_at_ms = 0;
+                self.keep_links()?;
+            }
             Output::Members => self.membership.moved = true,
             Output::ServeLinks { to, epoch } => {
                 if let Some(message) = journal.links(epoch) {
@@ -90,6 +105,22 @@ impl Run {
             }
             Output::Blame { who, what } => {
                 tracing::warn!(replica = self.inner.id, who, what, "a member sent what no honest one sends");
+            }
+        }
+        Ok(())
+    }
+
+    /// Makes links durable, in order; those without room on the disk wait, and nothing behind them is forgotten meanwhile.
+    pub(super) fn keep_links(&mut self) -> Result<(), String> {
+        if self.now_ms < self.links_at_ms {
+            return Ok(());
+        }
+        self.links_at_ms = self.now_ms + LINKS_AGAIN_MS;
+        while let Some(link) = self.links_left.front() {
+            match self.inner.journal.keep_link(link) {
+                Ok(()) => drop(self.links_left.pop_front()),
+                Err(error) if error.is_no_room() => break,
+                Err(error) => return Err(error.to_string()),
             }
         }
         Ok(())

@@ -12,6 +12,7 @@
 //! - What is live is written anew whenever a segment of the log is full, and takes effect with its last record; only then do older segments go.
 //!   So the log is as long as what is live and two segments.
 //! - A failed write or sync is final: all that comes after fails too, and the replica ends. It votes again only after the log was opened anew.
+//!   A disk without room is no such failure: what is to be written waits ([`writer`]).
 //!
 //! Departure from what the library asks: a blob is made and removed durably with the next sync, not at once. A blob that comes back is one
 //! that consensus had forgotten for being old, and it forgets it again.

@@ -3,6 +3,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::Read;
+use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, Mutex, OnceLock};
 use std::time::Duration;
 
@@ -22,6 +23,8 @@ use weir_bft::settings::{Settings, Timers};
 use weir_bft::{Identity, Members, Replica};
 use weir_order::log::LogSettings;
 use weir_order::{Completion, Engine, Entry, Error, Position, Sink};
+
+use super::counted::Counted;
 
 /// Who founds the group.
 pub const MEMBERS: u32 = 4;
@@ -166,6 +169,8 @@ pub struct Machine {
     /// Its state is not what was ordered.
     pub rotten: Arc<Mutex<bool>>,
     pub votes: SimDisk,
+    /// Bytes written to both disks.
+    pub written: Arc<AtomicU64>,
     tasks: Vec<Handle<()>>,
 }
 
@@ -240,6 +245,7 @@ impl Sim {
                 list: Arc::default(),
                 rotten: Arc::default(),
                 votes: SimDisk::new(seed ^ u64::from(id) << 40),
+                written: Arc::default(),
                 tasks: Vec::new(),
             };
             (id, machine)
@@ -331,8 +337,10 @@ impl Sim {
             witness: Arc::clone(&self.witness),
             skips: (canary && id == 2).then_some(5),
         };
-        let disk: Arc<dyn Disk> = Arc::new(machine.disk.clone());
-        let votes: Arc<dyn Disk> = Arc::new(machine.votes.clone());
+        let counted = |disk: &SimDisk| -> Arc<dyn Disk> {
+            Arc::new(Counted { disk: Arc::new(disk.clone()), written: Arc::clone(&machine.written) })
+        };
+        let (disk, votes) = (counted(&machine.disk), counted(&machine.votes));
         let settings = Settings { follows: machine.follows, ..self.settings.clone() };
         let mut founders = self.members.clone();
         if self.canary && id == 5 {
