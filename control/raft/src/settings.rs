@@ -56,6 +56,8 @@ pub struct Settings {
     pub snapshot_bytes_per_s: u64,
     /// Entries behind its leader up to which a learner may be promoted.
     pub promote_lag_max: u64,
+    /// Whether a leader gives every learner that has caught up a vote by itself: where nobody is added who is not to have one.
+    pub promotes: bool,
     /// After how many batches the application tells its digest, for replicas to compare (`Replica::report_digest`).
     /// The engine compares what it is told and does not count batches itself. 0: never.
     pub digest_every: u64,
@@ -77,6 +79,7 @@ impl Settings {
             snapshot_chunk_bytes: 256 << 10,
             snapshot_bytes_per_s: 64 << 20,
             promote_lag_max: 1000,
+            promotes: false,
             digest_every: 0,
         }
     }

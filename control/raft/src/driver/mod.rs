@@ -63,7 +63,7 @@ impl RaftEngine {
         })?;
         let mut threads = log_thread::start(disk, segment_bytes, lock, &replica.inner.log, writer, writes)?;
         let raft = spawn_thread("raft", move || {
-            let life = Life::default();
+            let life = Life::with_threads();
             runtime.block_on(async {
                 life.spawn(listener.listen(accepted));
                 // Cancelled only by the end of this life, which comes after.

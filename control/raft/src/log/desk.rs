@@ -5,6 +5,7 @@
 //!
 //! Invariants
 //! - Writes reach the disk in the order in which they were asked: who writes by itself does so only when nothing is queued.
+//! - What waits for room on the disk is tried again by who makes spares, and nothing else is written before.
 //! - A disk that was slow once ([`SLOW`]) is left to the thread for the next [`RESTS`] writes, so that a replica goes
 //!   on talking while its disk does not.
 
@@ -73,6 +74,7 @@ impl Desk {
         if here
             && let Ok(mut writer) = self.writer.try_lock()
             && let Some(writer) = &mut *writer
+            && !writer.is_waiting()
         {
             let before_ns = self.clock.now_ns();
             writer.drain(&mut vec![write]);
@@ -118,6 +120,21 @@ impl Desk {
     /// How many times something was written.
     pub fn writes(&self) -> usize {
         self.writes.load(Ordering::Acquire)
+    }
+
+    /// Whether what was asked waits for room on the disk.
+    pub fn is_waiting(&self) -> bool {
+        self.locked().as_ref().is_some_and(Writer::is_waiting)
+    }
+
+    /// Tries again what waits for room on the disk, if there is some now.
+    pub fn try_again(&self) {
+        if let Some(writer) = &mut *self.locked()
+            && writer.is_waiting()
+            && writer.room().has_next()
+        {
+            writer.drain(&mut Vec::new());
+        }
     }
 
     /// Whether a spare segment should be made.

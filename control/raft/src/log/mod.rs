@@ -7,6 +7,10 @@
 //! - Nothing is overwritten. A cut suffix is a record that says which entry is the last one now; the vote and the purge
 //!   are notes. Before old segments go, the active segment gets a note with both, synced.
 //!
+//! - A full disk is no failure, which openraft would end at: what finds no room waits in the writer, in order, with everything behind it, and
+//!   is not acknowledged; it is tried again ([`Room`]). So a vote may wait behind an entry, and no member ends. Before it comes to that, the
+//!   leader takes nothing new (`replica::room`).
+//!
 //! A record's index is raft's index plus one: raft begins at 0, and 0 is "before all entries" in the log.
 //!
 //! Departure: the committed index is not saved. A replica that starts applies from its snapshot on as soon as it hears
@@ -25,7 +29,7 @@ use bytes::{BufMut, Bytes, BytesMut};
 use tokio::sync::mpsc;
 use weir_base::world::Disk;
 use weir_order::log::record::{Kind, RecordHeader};
-use weir_order::log::{Log, LogSettings, Place, RecordReader, segment};
+use weir_order::log::{Log, LogSettings, Place, RecordReader, Room, segment};
 use weir_order::{Error, LogCounters, Position, Recovery};
 
 pub use desk::Desk;
@@ -87,6 +91,7 @@ pub struct Shared {
     records: RecordReader,
     counters: Mutex<LogCounters>,
     desk: OnceLock<Arc<Desk>>,
+    room: Arc<Room>,
 }
 
 impl Shared {
@@ -107,6 +112,11 @@ impl Shared {
     pub fn view(&self) -> MutexGuard<'_, View> {
         // A panic elsewhere would have broken an assertion of the view; what it left is still an index of entries.
         self.view.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Whether there is room on the disk.
+    pub fn room(&self) -> &Arc<Room> {
+        &self.room
     }
 
     /// What was counted in the log since it was opened.
@@ -176,6 +186,7 @@ pub fn open(
         records: log.reader(),
         counters: Mutex::new(log.counters()),
         desk: OnceLock::new(),
+        room: Arc::clone(log.room()),
     });
     let (queue, writes) = mpsc::channel(WRITES_WAITING_MAX);
     let store = LogStore::new(Arc::clone(&shared), queue);

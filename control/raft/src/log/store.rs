@@ -14,10 +14,22 @@ use super::view::Found;
 use super::writer::{Pending, Write};
 use super::{Shared, position_of};
 use crate::codec::{payload_of, payload_parts};
+use crate::runtime::aside;
 use crate::types::{LogId, RaftEntry, Types, Vote, log_id};
 
 /// Bytes of entries in one message to a follower, about.
 const READ_BYTES_MAX: u64 = 1 << 20;
+
+/// So many entries, each of so few bytes, are given without letting other tasks go first.
+const FEW: usize = 64;
+const FEW_BYTES: usize = 64 << 10;
+
+fn body_bytes(entry: &RaftEntry) -> usize {
+    match &entry.payload {
+        openraft::EntryPayload::Normal(batch) => batch.0.len(),
+        _ => 0,
+    }
+}
 
 /// The log as openraft uses it. Clones read and write the same log.
 #[derive(Clone)]
@@ -38,6 +50,27 @@ impl LogStore {
     /// What readers and writer share.
     pub fn shared(&self) -> &Arc<Shared> {
         &self.shared
+    }
+
+    /// Entries from `start` on. Those that are not in memory are read beside the replica's tasks, and many of them let all others go first: who
+    /// sends a whole log must not keep signs of life from going out.
+    async fn read(&self, start: u64, end: u64, bytes_max: u64) -> io::Result<Vec<RaftEntry>> {
+        let (found, old) = {
+            let mut view = self.shared.view();
+            (view.find(start..end, bytes_max), view.is_old(start))
+        };
+        let shared = Arc::clone(&self.shared);
+        let entries = move || found.into_iter().map(|(index, item)| shared.entry(index, item)).collect();
+        match old {
+            true => aside(entries).await,
+            false => {
+                let entries: Vec<RaftEntry> = entries()?;
+                if entries.len() > FEW || entries.iter().any(|entry| body_bytes(entry) > FEW_BYTES) {
+                    tokio::task::yield_now().await;
+                }
+                Ok(entries)
+            }
+        }
     }
 
     async fn ask(&self, write: Write) -> io::Result<()> {
@@ -101,11 +134,11 @@ impl RaftLogReader<Types> for LogStore {
         RB: RangeBounds<u64> + Clone + Debug + OptionalSend,
     {
         let (start, end) = bounds(&range);
-        self.shared.read(start, end, u64::MAX)
+        self.read(start, end, u64::MAX).await
     }
 
     async fn limited_get_log_entries(&mut self, start: u64, end: u64) -> io::Result<Vec<RaftEntry>> {
-        self.shared.read(start, end, READ_BYTES_MAX)
+        self.read(start, end, READ_BYTES_MAX).await
     }
 
     async fn read_vote(&mut self) -> io::Result<Option<Vote>> {

@@ -127,3 +127,48 @@ fn a_failed_sync_is_told_to_everybody_from_then_on() {
         assert_eq!(store.read_vote().await.unwrap(), None);
     });
 }
+
+/// Who sends a whole log to another replica lets all others go between any two messages: signs of life are due meanwhile.
+#[test]
+fn who_reads_a_whole_log_keeps_nobody_waiting() {
+    use std::sync::atomic::{AtomicU64, Ordering};
+    // All of it in memory, and nearly nothing of it.
+    for cache_bytes_max in [1 << 30, 1] {
+        let disk = SimDisk::new(31);
+        block_on(async {
+            const SETTINGS: LogSettings =
+                LogSettings { segment_bytes: 4 << 20, batch_bytes_max: 2 << 20, log_id_if_new: 9 };
+            let OpenedLog { mut store, mut writer, mut writes, .. } =
+                open(Arc::new(disk.restart()), SETTINGS, cache_bytes_max, false).unwrap();
+            tokio::spawn(async move {
+                let mut waiting = Vec::new();
+                while writes.recv_many(&mut waiting, 64).await > 0 {
+                    writer.drain(&mut waiting);
+                }
+            });
+            for index in 0..64 {
+                append(&mut store, vec![entry(1, index, 1 << 20)]).await;
+            }
+            let read: Arc<AtomicU64> = Arc::default();
+            let counted = Arc::clone(&read);
+            let mut reader = store.clone();
+            let sends = tokio::spawn(async move {
+                let mut next = 0;
+                while next < 64 {
+                    let entries = reader.limited_get_log_entries(next, 64).await.unwrap();
+                    next += entries.len() as u64;
+                    counted.fetch_add(entries.len() as u64, Ordering::Relaxed);
+                }
+            });
+            let (mut seen, mut most) = (0, 0);
+            while !sends.is_finished() {
+                tokio::task::yield_now().await;
+                let now = read.load(Ordering::Relaxed);
+                most = most.max(now - seen);
+                seen = now;
+            }
+            assert_eq!(seen.max(read.load(Ordering::Relaxed)), 64);
+            assert!(most <= 4, "{most} MiB were read while everybody else waited");
+        });
+    }
+}

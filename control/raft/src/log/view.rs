@@ -199,6 +199,12 @@ impl View {
         Some(log_id(slot.term, index))
     }
 
+    /// Whether the entry at `index` is there and not in memory.
+    pub fn is_old(&self, index: u64) -> bool {
+        let slot = index.checked_sub(self.first).and_then(|nth| self.slots.get(nth as usize));
+        slot.is_some_and(|slot| slot.entry.is_none())
+    }
+
     /// Where the entries of `range` are, as many as there are; not more than about `bytes_max`, but at least one.
     pub fn find(&mut self, range: Range<u64>, bytes_max: u64) -> Vec<(u64, Found)> {
         let (start, end) = (range.start.max(self.first), range.end.min(self.end()));

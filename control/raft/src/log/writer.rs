@@ -6,7 +6,7 @@ use std::sync::{Arc, PoisonError};
 use bytes::Bytes;
 use openraft::storage::IOFlushed;
 use tokio::sync::oneshot;
-use weir_order::log::Log;
+use weir_order::log::{Log, Room};
 use weir_order::{Error, Position};
 
 use super::{Notes, Shared, position_of};
@@ -52,6 +52,19 @@ pub enum Write {
     },
 }
 
+impl Write {
+    /// Who is told of a vote.
+    fn vote_done(self) -> Option<oneshot::Sender<io::Result<()>>> {
+        match self {
+            Write::Vote { done, .. } => Some(done),
+            _ => None,
+        }
+    }
+}
+
+/// Bytes of a segment that entries leave to votes, cuts and purges: some dozens of them.
+const NOTES_BYTES: u64 = 8 << 10;
+
 /// Owns the log. See the module above.
 pub struct Writer {
     log: Log,
@@ -60,6 +73,10 @@ pub struct Writer {
     /// The segment that has the newest notes.
     noted_in: u64,
     failure: Option<Error>,
+    /// What found no room, in order; nothing behind it is written before it.
+    held: Vec<Write>,
+    /// What may be forgotten as soon as there is room for the note that must be written before.
+    purge_left: Option<LogId>,
 }
 
 /// What is owed when the sync was done.
@@ -71,10 +88,52 @@ struct Owed {
     sync: bool,
 }
 
+/// Appends that are gathered for one write.
+#[derive(Default)]
+struct Gathered {
+    entries: Vec<Pending>,
+    /// How many entries belong to each append, and who is told.
+    asked: Vec<(usize, IOFlushed<Types>)>,
+    /// How many entries are in the log.
+    written: usize,
+}
+
+impl Gathered {
+    /// Moves those whose entries are all in the log to what is owed, and gives back what is left of the others.
+    fn settle(&mut self, owed: &mut Owed) -> Vec<Write> {
+        let (mut left, mut end) = (Vec::new(), 0);
+        let mut rest = std::mem::take(&mut self.entries).split_off(self.written);
+        for (count, done) in self.asked.drain(..) {
+            let begin = end;
+            end += count;
+            if end <= self.written {
+                owed.appends.push(done);
+                continue;
+            }
+            let behind = rest.split_off(end - self.written.max(begin));
+            left.push(Write::Append { entries: std::mem::replace(&mut rest, behind), done });
+        }
+        self.written = 0;
+        left
+    }
+}
+
 impl Writer {
     pub(super) fn new(log: Log, shared: Arc<Shared>, notes: Notes) -> Writer {
+        let mut log = log;
+        log.keep_for_notes(NOTES_BYTES);
         // Where the newest notes stand is not known after opening: 0 is no segment's number.
-        Writer { log, shared, notes, noted_in: 0, failure: None }
+        Writer { log, shared, notes, noted_in: 0, failure: None, held: Vec::new(), purge_left: None }
+    }
+
+    /// Whether something waits for room on the disk: [`Writer::drain`] tries it again, after [`Room::pause`](weir_order::log::Room::pause).
+    pub fn is_waiting(&self) -> bool {
+        !self.held.is_empty()
+    }
+
+    /// Whether there is room on the disk.
+    pub fn room(&self) -> &Arc<Room> {
+        self.log.room()
     }
 
     /// Whether a spare segment should be made now.
@@ -100,68 +159,97 @@ impl Writer {
         closed
     }
 
-    /// Does all of `writes`, makes it durable, and answers.
+    /// Does what waits for room and then all of `writes`, makes it durable, and answers. Where there is no room, what is left waits, in
+    /// order and without an answer.
     pub fn drain(&mut self, writes: &mut Vec<Write>) {
-        let mut owed = Owed::default();
+        let mut all = std::mem::take(&mut self.held);
+        all.append(writes);
+        let mut owed = Owed { purge: self.purge_left.take(), ..Owed::default() };
         let mut result = match &self.failure {
             Some(error) => Err(error.clone()),
             None => Ok(()),
         };
-        let mut appending: Vec<Pending> = Vec::new();
-        for write in writes.drain(..) {
+        let mut gathered = Gathered::default();
+        let mut all = all.into_iter();
+        for write in all.by_ref() {
             match write {
                 Write::Append { entries, done } => {
-                    appending.extend(entries);
-                    owed.appends.push(done);
+                    gathered.asked.push((entries.len(), done));
+                    gathered.entries.extend(entries);
                 }
                 other => {
-                    result = result.and_then(|()| self.append(&mut appending, &mut owed));
-                    result = self.other(other, &mut owed, result);
+                    result = result.and_then(|()| self.append(&mut gathered, &mut owed));
+                    result = result.and_then(|()| self.other(&other, &mut owed));
+                    match &result {
+                        Err(error) if self.can_wait(error) => self.held.push(other),
+                        _ => owed.votes.extend(other.vote_done()),
+                    }
+                    if !self.held.is_empty() {
+                        break;
+                    }
                 }
             }
         }
-        result = result.and_then(|()| self.append(&mut appending, &mut owed));
+        if result.is_ok() {
+            result = self.append(&mut gathered, &mut owed);
+        }
+        if let Err(error) = &result
+            && self.can_wait(error)
+        {
+            let mut left = gathered.settle(&mut owed);
+            left.append(&mut self.held);
+            self.held = left;
+            self.held.extend(all);
+            result = Ok(());
+        } else {
+            // In the log, or never: all are told.
+            owed.appends.extend(gathered.asked.drain(..).map(|(_, done)| done));
+        }
         if result.is_ok() && owed.sync {
             result = self.log.sync();
         }
         let result = result.and_then(|()| self.purge(owed.purge.take()));
+        match self.held.is_empty() {
+            true => self.log.room().goes_on(),
+            false => self.log.room().waits(),
+        }
         self.publish();
         self.answer(owed, result);
     }
 
-    /// Everything but appends. After a failure the answer is still owed.
-    fn other(&mut self, write: Write, owed: &mut Owed, result: Result<(), Error>) -> Result<(), Error> {
+    /// Whether a failure leaves the log as it was, so that what met it can be tried again.
+    fn can_wait(&self, error: &Error) -> bool {
+        self.failure.is_none() && error.is_no_room() && self.log.is_healthy()
+    }
+
+    /// Everything but appends.
+    fn other(&mut self, write: &Write, owed: &mut Owed) -> Result<(), Error> {
         match write {
             Write::Append { .. } => unreachable!("appends are gathered"),
             Write::Cut { last } => {
-                result?;
-                owed.sync = true;
-                self.log.set_last(position_of(last.as_ref()))
+                self.log.set_last(position_of(last.as_ref()))?;
             }
             Write::Purge { upto } => {
-                result?;
-                self.notes.purged = Some(upto);
-                owed.purge = Some(upto);
-                owed.sync = true;
+                self.notes.purged = Some(*upto);
                 self.note()?;
-                if upto.index() + 1 > self.log.last().index {
-                    self.log.set_last(position_of(Some(&upto)))?;
-                }
-                Ok(())
-            }
-            Write::Vote { vote, done } => {
-                owed.votes.push(done);
-                result?;
-                self.notes.vote = Some(vote);
                 owed.sync = true;
-                self.note()
+                if upto.index() + 1 > self.log.last().index {
+                    self.log.set_last(position_of(Some(upto)))?;
+                }
+                owed.purge = Some(*upto);
+            }
+            Write::Vote { vote, .. } => {
+                self.notes.vote = Some(*vote);
+                self.note()?;
             }
         }
+        owed.sync = true;
+        Ok(())
     }
 
-    fn append(&mut self, appending: &mut Vec<Pending>, owed: &mut Owed) -> Result<(), Error> {
-        let mut rest = &appending[..];
-        while !rest.is_empty() {
+    fn append(&mut self, gathered: &mut Gathered, owed: &mut Owed) -> Result<(), Error> {
+        while gathered.written < gathered.entries.len() {
+            let rest = &gathered.entries[gathered.written..];
             let mut places = Vec::with_capacity(rest.len());
             let entries = rest.iter().map(|entry| (entry.at, entry.tag, &entry.body));
             let count = self.log.append_tagged(entries, &mut |place| places.push(place))?;
@@ -170,10 +258,10 @@ impl Writer {
                 view.placed(entry.at.index - 1, entry.stamp, place);
             }
             view.evict();
-            rest = &rest[count..];
+            gathered.written += count;
             owed.sync = true;
         }
-        appending.clear();
+        let _all_written = gathered.settle(owed);
         Ok(())
     }
 
@@ -187,7 +275,13 @@ impl Writer {
     fn purge(&mut self, upto: Option<LogId>) -> Result<(), Error> {
         let Some(upto) = upto else { return Ok(()) };
         if self.noted_in != self.log.active_segment() {
-            self.note()?;
+            match self.note() {
+                Err(error) if self.can_wait(&error) => {
+                    self.purge_left = Some(upto);
+                    return Ok(());
+                }
+                result => result?,
+            }
             self.log.sync()?;
         }
         self.log.truncate_below(upto.index() + 1)

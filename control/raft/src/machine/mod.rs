@@ -28,6 +28,7 @@ pub use steps::{Meta, Steps};
 
 use crate::codec::{Malformed, Put, Reader};
 use crate::log::Shared;
+use crate::runtime::aside;
 use crate::types::{LogId, Payload, Placed, SnapshotMeta, StoredMembership, Types};
 
 const PREAMBLE_VERSION: u8 = 1;
@@ -193,21 +194,27 @@ impl MachineShared {
     }
 }
 
+fn install(shared: &MachineShared, sink: &Mutex<Box<dyn Sink>>, data: &SnapshotFile) -> io::Result<Meta> {
+    let meta = shared.adopt(data).map_err(io::Error::other)?;
+    let at = meta.position;
+    let mut state = locked(&shared.snapshots).read(at.index).map_err(io::Error::other)?;
+    read_preamble(&mut state, at)?;
+    locked(sink).install(at, &mut state)?;
+    locked(&shared.steps).install(&meta);
+    Ok(meta)
+}
+
 /// The state machine.
 pub struct Machine {
     shared: Arc<MachineShared>,
-    /// In a lock only because openraft wants its machine to be `Sync`; never waited for.
-    sink: Mutex<Box<dyn Sink>>,
+    /// Shared with a thread that hands over a state; never waited for, as nothing else is applied meanwhile.
+    sink: Arc<Mutex<Box<dyn Sink>>>,
 }
 
 impl Machine {
     /// A machine that has seen nothing; openraft gives it its snapshot.
     pub fn new(shared: Arc<MachineShared>, sink: Box<dyn Sink>) -> Machine {
-        Machine { shared, sink: Mutex::new(sink) }
-    }
-
-    fn sink(&mut self) -> &mut dyn Sink {
-        &mut **self.sink.get_mut().unwrap_or_else(PoisonError::into_inner)
+        Machine { shared, sink: Arc::new(Mutex::new(sink)) }
     }
 
     fn apply_one(&mut self, id: LogId, payload: Payload) -> Placed {
@@ -223,20 +230,14 @@ impl Machine {
             }
         };
         let position = locked(&self.shared.steps).next(&id);
-        self.sink().committed(&Entry { position, batch });
+        locked(&self.sink).committed(&Entry { position, batch });
         // Only now, so that whoever sees the position finds its effects.
         locked(&self.shared.steps).batch(id);
         Placed(Some(position))
     }
 
-    fn install(&mut self, data: &SnapshotFile) -> io::Result<Meta> {
-        let meta = self.shared.adopt(data).map_err(io::Error::other)?;
-        let at = meta.position;
-        let mut state = locked(&self.shared.snapshots).read(at.index).map_err(io::Error::other)?;
-        read_preamble(&mut state, at)?;
-        self.sink().install(at, &mut state)?;
-        locked(&self.shared.steps).install(&meta);
-        Ok(meta)
+    fn install(&self, data: &SnapshotFile) -> io::Result<Meta> {
+        install(&self.shared, &self.sink, data)
     }
 
     /// Replaces a state that had diverged: installs `data`, then applies again what the log has behind it.
@@ -295,7 +296,8 @@ impl RaftStateMachine<Types> for Machine {
     }
 
     async fn install_snapshot(&mut self, meta: &SnapshotMeta, data: SnapshotFile) -> io::Result<()> {
-        let installed = self.install(&data)?;
+        let (shared, sink) = (Arc::clone(&self.shared), Arc::clone(&self.sink));
+        let installed = aside(move || install(&shared, &sink, &data)).await?;
         if meta.last_log_id != Some(installed.log_id) {
             let what = format!("it says it stands at {}, not where its sender said", installed.log_id);
             return Err(io::Error::new(io::ErrorKind::InvalidData, what));

@@ -3,7 +3,7 @@
 //! A replica counts as reached when it has answered something: one that takes connections and closes them is not. When it opens a link
 //! itself it is there, and is tried at once.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::sync::{Mutex, OnceLock};
 
@@ -13,7 +13,7 @@ use weir_base::reconnect::{Line, Pauses, Reconnects};
 use openraft::raft::AppendEntriesResponse;
 
 use super::locked;
-use super::message::Response;
+use super::message::{FULL, Response};
 use crate::types::LogId;
 
 /// The longest pause between two tries.
@@ -30,6 +30,31 @@ pub struct Contacts {
     acknowledged: Mutex<BTreeMap<u64, (u64, u64)>>,
     /// Replicas that lack what they had.
     lost: Mutex<BTreeMap<u64, String>>,
+    /// Replicas whose disks are full, as they said last.
+    full: Mutex<BTreeSet<u64>>,
+    /// States on their way to replicas: bytes that are there, and all.
+    sending: Mutex<BTreeMap<u64, (u64, u64)>>,
+}
+
+/// A state on its way; dropped when it is there, or not on its way any more.
+pub(super) struct Sending<'c> {
+    contacts: &'c Contacts,
+    to: u64,
+}
+
+impl Sending<'_> {
+    /// So many bytes are there.
+    pub(super) fn sent(&self, bytes: u64) {
+        if let Some((sent, _)) = locked(&self.contacts.sending).get_mut(&self.to) {
+            *sent = bytes;
+        }
+    }
+}
+
+impl Drop for Sending<'_> {
+    fn drop(&mut self) {
+        locked(&self.contacts.sending).remove(&self.to);
+    }
 }
 
 impl Contacts {
@@ -41,6 +66,8 @@ impl Contacts {
             tried: Mutex::new(Reconnects::seeded(pauses, REPLICAS_MAX, seed)),
             acknowledged: Mutex::default(),
             lost: Mutex::default(),
+            full: Mutex::default(),
+            sending: Mutex::default(),
         }
     }
 
@@ -89,10 +116,11 @@ impl Contacts {
         let had = known.is_some_and(|(then, known)| then == term && index <= known);
         if had && !locked(&self.lost).contains_key(&replica) {
             let why = format!(
-                "it has lost its log (it had entry {index}, and has it no more), and with it how it voted: stop it, 'weir group remove {replica}', \
+                "it has lost its log (it had entry {index}, and has it no more), and with it how it voted: the others take its vote, fill it, and give \
+                 it its vote again, by themselves where they are a majority without it. Where they are not: stop it, 'weir group remove {replica}', \
                  empty its state directory, start it with --join-group, and add it again"
             );
-            tracing::error!(replica, index, "a replica has lost its log: it must be removed and added again");
+            tracing::error!(replica, index, "a replica has lost its log");
             locked(&self.lost).insert(replica, why);
         }
     }
@@ -107,7 +135,15 @@ impl Contacts {
     ) {
         match (response, prev, last) {
             (Response::Append(AppendEntriesResponse::Success), _, Some(last)) => {
+                if prev != Some(last) && locked(&self.full).remove(&replica) {
+                    tracing::info!(replica, "its disk has room again");
+                }
                 self.has(replica, term, last.index());
+            }
+            (Response::Refused(why), ..) if why == FULL => {
+                if locked(&self.full).insert(replica) {
+                    tracing::warn!(replica, "its disk is full: it takes nothing new");
+                }
             }
             (Response::Append(AppendEntriesResponse::Conflict), Some(prev), _) => {
                 self.lacks(replica, term, prev.index());
@@ -116,8 +152,40 @@ impl Contacts {
         }
     }
 
+    /// Whether a replica is known to lack what it had acknowledged.
+    pub fn is_lost(&self, replica: u64) -> bool {
+        locked(&self.lost).contains_key(&replica)
+    }
+
+    /// Replicas whose disks are full, as they said last.
+    pub fn full(&self) -> BTreeSet<u64> {
+        locked(&self.full).clone()
+    }
+
+    /// Another leader asks them anew.
+    pub fn forget_full(&self) {
+        locked(&self.full).clear();
+    }
+
+    /// Those that lack what they had acknowledged.
+    pub fn lost(&self) -> BTreeSet<u64> {
+        locked(&self.lost).keys().copied().collect()
+    }
+
+    /// A state of so many bytes begins its way to a replica.
+    pub(super) fn sending(&self, to: u64, bytes: u64) -> Sending<'_> {
+        locked(&self.sending).insert(to, (0, bytes));
+        Sending { contacts: self, to }
+    }
+
+    /// States on their way: bytes that are there, and all.
+    pub fn on_the_way(&self) -> BTreeMap<u64, (u64, u64)> {
+        locked(&self.sending).clone()
+    }
+
     /// It is a member anew, with nothing.
     pub fn begins(&self, replica: u64) {
+        locked(&self.full).remove(&replica);
         locked(&self.acknowledged).remove(&replica);
         locked(&self.lost).remove(&replica);
     }
@@ -125,6 +193,11 @@ impl Contacts {
     /// Replicas that are not reached or have lost their log, and why.
     pub fn unreached(&self) -> BTreeMap<u64, String> {
         let mut unreached = locked(&self.tried).unreached(self.now_ms());
+        unreached.extend(
+            self.full()
+                .into_iter()
+                .map(|id| (id, "its disk is full: it takes nothing new until there is room".to_owned())),
+        );
         unreached.extend(locked(&self.lost).clone());
         unreached
     }

@@ -17,6 +17,9 @@ pub const TELL_BYTES_MAX: usize = 64 << 10;
 /// Bytes of a group's name, at most.
 const GROUP_BYTES_MAX: usize = 128;
 
+/// Why a follower whose disk is full does not take what a leader has taken: leaders know it by these words. It acknowledges signs of life.
+pub const FULL: &str = "this replica's disk is full: it takes nothing new until there is room";
+
 /// The first frame of a link, from whoever opened it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Hello {

@@ -119,6 +119,8 @@ pub struct NetworkCounters {
     pub transfers_resumed: u64,
     /// Snapshots received whole.
     pub snapshots_received: u64,
+    /// Requests of a leader that were not taken, because this replica's disk was full.
+    pub appends_refused: u64,
     /// Messages for another replica's upper half that were lost.
     pub tells_lost: u64,
 }
@@ -138,6 +140,7 @@ pub struct Counts {
     pub(crate) chunks_sent: AtomicU64,
     pub(crate) transfers_resumed: AtomicU64,
     pub(crate) snapshots_received: AtomicU64,
+    pub(crate) appends_refused: AtomicU64,
     pub(crate) tells_lost: AtomicU64,
 }
 
@@ -167,6 +170,7 @@ impl Counts {
             chunks_sent: read(&self.chunks_sent),
             transfers_resumed: read(&self.transfers_resumed),
             snapshots_received: read(&self.snapshots_received),
+            appends_refused: read(&self.appends_refused),
             tells_lost: read(&self.tells_lost),
         }
     }

@@ -21,10 +21,12 @@ use openraft::raft::{
 use tokio::sync::{mpsc, oneshot};
 use tokio::time::{Instant, timeout};
 
+use weir_base::world::DiskFile;
+
 use super::message::{Hello, Offer, Request, Response, decode_response, encode_request};
 use super::{Common, Lane, PIPELINE_MAX, PROTOCOL, Transport, count, locked};
 use crate::machine::{Meta, SnapshotFile};
-use crate::runtime::spawn;
+use crate::runtime::{aside, spawn};
 use crate::types::{Address, LogId, Types, Vote};
 
 /// The least time that a chunk of a snapshot, or its installation, is waited for.
@@ -249,17 +251,14 @@ impl Client {
         if offset > 0 {
             count(&self.network.common.counts.transfers_resumed, 1);
         }
-        let mut chunk = vec![0; self.network.pace.chunk_bytes];
+        let sending = self.network.common.contacts.sending(self.target, data.file_bytes);
+        let chunk_bytes = self.network.pace.chunk_bytes;
         while offset < data.file_bytes {
-            let filled = data.file.read_at(offset, &mut chunk)?;
-            if filled == 0 {
-                return Err(io::Error::new(
-                    io::ErrorKind::UnexpectedEof,
-                    "the snapshot's file is shorter than it was",
-                ));
-            }
-            let bytes = Bytes::copy_from_slice(&chunk[..filled]);
-            let request = Request::Chunk { offset, crc: crc32c::crc32c(&bytes), bytes };
+            sending.sent(offset);
+            let file = Arc::clone(&data.file);
+            let (bytes, crc) = aside(move || chunk_of(&*file, offset, chunk_bytes)).await?;
+            let filled = bytes.len();
+            let request = Request::Chunk { offset, crc, bytes };
             let next = self.have(self.ask(&request, CHUNK_TIMEOUT).await?)?;
             if next != offset + filled as u64 {
                 return Err(broken("the receiver lost its place"));
@@ -271,6 +270,7 @@ impl Client {
                 tokio::time::sleep(Duration::from_nanos(rest_ns)).await;
             }
         }
+        sending.sent(data.file_bytes);
         match self.ask(&Request::Install { vote }, INSTALL_TIMEOUT).await? {
             Response::Installed(vote) => Ok(vote),
             other => Err(io::Error::other(unexpected(&other))),
@@ -288,6 +288,19 @@ impl Client {
     pub async fn send_repair(&self, meta: &Meta, data: &SnapshotFile, vote: Vote) -> io::Result<()> {
         self.send_snapshot(vote, meta, data).await.map(|_| ())
     }
+}
+
+/// Bytes of a snapshot's file, and their checksum.
+fn chunk_of(file: &dyn DiskFile, offset: u64, chunk_bytes: usize) -> io::Result<(Bytes, u32)> {
+    let mut chunk = vec![0; chunk_bytes];
+    let filled = file.read_at(offset, &mut chunk)?;
+    if filled == 0 {
+        let what = "the snapshot's file is shorter than it was";
+        return Err(io::Error::new(io::ErrorKind::UnexpectedEof, what));
+    }
+    chunk.truncate(filled);
+    let crc = crc32c::crc32c(&chunk);
+    Ok((Bytes::from(chunk), crc))
 }
 
 /// What the answer to one pipelined request says, and whether the stream ends with it.
@@ -357,7 +370,13 @@ impl RaftNetworkV2<Types> for Client {
                     };
                     match timeout(silence_max, answer).await {
                         Ok(Ok(response)) => {
-                            network.common.contacts.heard(whom, &response, prev, last);
+                            let contacts = &network.common.contacts;
+                            contacts.heard(whom, &response, prev, last);
+                            if contacts.is_lost(target) {
+                                // What it says counts only when it is known to begin anew.
+                                let what = "it has lost what it had acknowledged, and is not heard before that is mended";
+                                return (Err(unreachable(&io::Error::other(what))), true);
+                            }
                             streamed(response, prev, last)
                         }
                         Ok(Err(_)) => (Err(unreachable(&broken("the link broke before the answer"))), true),

@@ -8,16 +8,19 @@ use bytes::Bytes;
 use futures_util::StreamExt;
 use futures_util::future::BoxFuture;
 use futures_util::stream::{FuturesOrdered, FuturesUnordered};
+use openraft::raft::{AppendEntriesRequest, AppendEntriesResponse, VoteRequest};
 use openraft::storage::Snapshot;
 use tokio::sync::{Mutex, mpsc};
 use tokio::time::{Instant, sleep_until, timeout};
 use weir_base::world::Disk;
 use weir_order::snapshot;
 
-use super::message::{Hello, Request, Response, decode_request, encode_response};
+use super::message::{FULL, Hello, Request, Response, decode_request, encode_response};
 use super::{Accepted, Common, Incoming, Link, PIPELINE_MAX, count};
 use crate::machine::{Machine, MachineShared};
-use crate::types::{SnapshotMeta, Types};
+use crate::replica::Newborn;
+use crate::runtime::aside;
+use crate::types::{SnapshotMeta, Types, term_of};
 
 /// How long the first frame of a link may take.
 const HELLO_TIMEOUT: Duration = Duration::from_secs(5);
@@ -65,6 +68,10 @@ pub struct Service {
     pub votes_from: Instant,
     /// Hears what others' upper halves say.
     pub peers: Arc<std::sync::OnceLock<Box<super::PeerSink>>>,
+    /// Whether there is room on this replica's disk.
+    pub log: Arc<crate::log::Shared>,
+    /// Whether this replica may lack what it had.
+    pub newborn: Arc<Newborn>,
     /// Whether a state that is not the leader's snapshot is wanted.
     pub repairing: std::sync::atomic::AtomicBool,
 }
@@ -140,6 +147,15 @@ fn refused(why: impl std::fmt::Display) -> Response {
     Response::Refused(why.to_string())
 }
 
+/// Whether batches come that this leader took. What it has from leaders before it must go through for it to lead at all, and is little.
+fn brings_new(append: &AppendEntriesRequest<Types>) -> bool {
+    let term = append.vote.leader_id.term;
+    let is_new = |entry: &crate::types::RaftEntry| {
+        matches!(entry.payload, openraft::EntryPayload::Normal(_)) && term_of(&entry.log_id) == term
+    };
+    append.entries.iter().any(is_new)
+}
+
 impl Service {
     fn check(&self, from: u64, frame: Bytes) -> Result<(), String> {
         let hello = Hello::decode(frame).map_err(|error| error.to_string())?;
@@ -162,16 +178,46 @@ impl Service {
         Ok(())
     }
 
-    async fn append(&self, append: openraft::raft::AppendEntriesRequest<Types>) -> Response {
+    async fn append(&self, append: AppendEntriesRequest<Types>) -> Response {
+        if self.log.room().is_short() && brings_new(&append) {
+            count(&self.common.counts.appends_refused, 1);
+            return refused(FULL);
+        }
+        let (commit, last) = (append.leader_commit, append.entries.last().map(|entry| entry.log_id));
+        let has = last.or(append.prev_log_id);
+        let new = self.newborn.is_new();
+        if new && !self.newborn.may_vote(has.as_ref()) {
+            // With more than the founding entry it must not want to lead.
+            self.raft.runtime_config().elect(false);
+        }
         match self.raft.append_entries(append).await {
-            Ok(response) => Response::Append(response),
+            Ok(response) => {
+                let success = matches!(response, AppendEntriesResponse::Success);
+                if new && success && commit.is_some() && has >= commit {
+                    self.newborn.grown();
+                    self.raft.runtime_config().elect(true);
+                }
+                Response::Append(response)
+            }
             Err(error) => refused(error),
         }
+    }
+
+    /// Why a vote is not given, if so.
+    fn withholds(&self, vote: &VoteRequest<Types>) -> Option<Response> {
+        let followed = self.log.view().vote.filter(|own| own.committed).map(|own| own.leader_id.voted_for);
+        let again = followed == Some(vote.vote.leader_id.voted_for);
+        let may = again || self.newborn.may_vote(vote.last_log_id.as_ref());
+        (!may)
+            .then(|| refused("this replica is new, or has lost what it had: it votes when it has caught up"))
     }
 
     async fn answer(&self, from: u64, request: Request) -> Response {
         match request {
             Request::Append(append) => self.append(append).await,
+            Request::Vote(vote) | Request::PreVote(vote) if self.withholds(&vote).is_some() => {
+                self.withholds(&vote).unwrap_or(Response::Ok)
+            }
             Request::Vote(vote) => {
                 sleep_until(self.votes_from).await;
                 self.raft.vote(vote).await.map_or_else(refused, Response::Vote)
@@ -210,7 +256,8 @@ impl Service {
         let mut incoming = self.incoming.lock().await;
         match request {
             Request::Offer(offer) => {
-                let begun = Incoming::begin(&*self.disk, offer)?;
+                let disk = Arc::clone(&self.disk);
+                let begun = aside(move || Incoming::begin(&*disk, offer)).await?;
                 let have = begun.have();
                 *incoming = Some(begun);
                 Ok(Response::Have(have))
@@ -223,7 +270,8 @@ impl Service {
                 let begun = incoming.take().ok_or_else(|| io::Error::other("no snapshot was offered"))?;
                 let (offer, data) = begun.finish()?;
                 // What came over the wire is not trusted: openraft takes an error while installing as the end.
-                if !snapshot::whole_prefix(&*self.disk, &data.name)?.1 {
+                let (disk, name) = (Arc::clone(&self.disk), data.name.clone());
+                if !aside(move || snapshot::whole_prefix(&*disk, &name)).await?.1 {
                     self.disk.remove(&data.name)?;
                     return Err(io::Error::new(io::ErrorKind::InvalidData, "the snapshot arrived damaged"));
                 }

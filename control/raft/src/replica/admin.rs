@@ -90,8 +90,10 @@ pub(super) async fn obey(
                     continue;
                 }
                 spawn(async move {
+                    let changing = Changing(&inner);
                     let result = apply(&inner, &raft, change).await;
-                    inner.changing.store(false, Ordering::Release);
+                    // Before the answer: whoever hears it may ask for the next.
+                    drop(changing);
                     answer(reply, result);
                 });
             }
@@ -109,6 +111,43 @@ pub(super) async fn obey(
             }
         }
     }
+}
+
+/// Ends a change, however it ends.
+pub(super) struct Changing<'i>(&'i Inner);
+
+impl<'i> Changing<'i> {
+    /// Begins one, unless another is under way.
+    pub(super) fn begin(inner: &'i Inner) -> Option<Changing<'i>> {
+        (!inner.changing.swap(true, Ordering::AcqRel)).then_some(Changing(inner))
+    }
+}
+
+impl Drop for Changing<'_> {
+    fn drop(&mut self) {
+        self.0.changing.store(false, Ordering::Release);
+    }
+}
+
+/// Gives those learners a vote that have caught up, where no other change is under way. Gives whom.
+pub(super) async fn promote_ready(inner: &Inner, raft: &RaftOf) -> Result<Option<u64>, Error> {
+    if inner.leadership.borrow().leader != Some(inner.settings.id) {
+        return Ok(None);
+    }
+    let now = members(raft);
+    let limit = inner.settings.promote_lag_max;
+    let demoted = super::locked(&inner.demoted).clone();
+    let lost = inner.contacts.lost();
+    let ready = |id: &u64| {
+        let wanted = inner.settings.promotes || demoted.contains(id);
+        let has_all = now.lag.get(id).is_some_and(|lag| *lag <= limit) && !lost.contains(id);
+        wanted && has_all && !now.voters.contains(id)
+    };
+    let Some(id) = now.nodes.keys().copied().find(ready) else { return Ok(None) };
+    let Some(_changing) = Changing::begin(inner) else { return Ok(None) };
+    apply(inner, raft, Change::Promote { id }).await?;
+    super::locked(&inner.demoted).remove(&id);
+    Ok(Some(id))
 }
 
 fn answer(reply: Reply, result: Result<(), Error>) {
@@ -176,15 +215,15 @@ fn failed(error: RaftError<Types, ClientWriteError<Types>>) -> Error {
 }
 
 /// What a change looks at first, so that its refusal says what is wrong.
-struct Members {
-    voters: BTreeSet<u64>,
+pub(super) struct Members {
+    pub(super) voters: BTreeSet<u64>,
     nodes: BTreeMap<u64, String>,
     joint: bool,
     /// Entries that each replica lacks; only what has answered this leader.
-    lag: BTreeMap<u64, u64>,
+    pub(super) lag: BTreeMap<u64, u64>,
 }
 
-fn members(raft: &RaftOf) -> Members {
+pub(super) fn members(raft: &RaftOf) -> Members {
     let metrics = raft.metrics().borrow_watched().clone();
     let membership = metrics.membership_config.membership();
     let end = metrics.last_log_index.map_or(0, |index| index + 1);

@@ -11,11 +11,15 @@
 
 mod admin;
 mod health;
+mod lost;
+mod newborn;
+mod promote;
 mod reads;
+mod room;
 mod status;
 mod tell;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io::Read;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
@@ -44,6 +48,7 @@ use crate::runtime::spawn;
 use crate::settings::Settings;
 use crate::types::{Answer, Batch, Types};
 use admin::Command;
+pub(crate) use newborn::Newborn;
 use reads::Waiting;
 
 const LOCK: &str = "lock";
@@ -96,6 +101,12 @@ pub(crate) struct Inner {
     pub(crate) overloads: AtomicU64,
     pub(crate) failed: AtomicU64,
     pub(crate) committed: AtomicU64,
+    pub(crate) room_handovers: AtomicU64,
+    /// Replicas whose vote this leader took, because they had lost their log.
+    pub(crate) demoted: Mutex<BTreeSet<u64>>,
+    pub(crate) mended: AtomicU64,
+    pub(crate) newborn: Arc<Newborn>,
+    pub(crate) room_refusals: AtomicU64,
     pending: Mutex<Pending>,
     stop: watch::Sender<bool>,
 }
@@ -164,6 +175,18 @@ fn lock(disk: &dyn Disk) -> Result<DiskLock, Error> {
     }
 }
 
+fn newborn(disk: &Arc<dyn Disk>, has_snapshot: bool) -> Result<Newborn, Error> {
+    let names = disk.list().map_err(|error| file_error("listing", disk, error))?;
+    let has_log = names.iter().any(|name| weir_order::log::segment::number_of(name).is_some());
+    // A log that is missing beside its proof is refused where it is opened.
+    Newborn::open(Arc::clone(disk), !has_log && !has_snapshot)
+        .map_err(|error| file_error("marking as new", disk, error))
+}
+
+fn file_error(action: &'static str, disk: &Arc<dyn Disk>, error: std::io::Error) -> Error {
+    Error::Io { action, file: "files".to_owned(), dir: disk.describe(), source: Arc::new(error) }
+}
+
 /// Opens the replica whose log and snapshots are in `disk`, or makes a new one. `links` brings the links that others open.
 /// `sink` is given the newest snapshot's state, and then every batch behind it as soon as it is known to be committed.
 pub fn open(
@@ -177,6 +200,8 @@ pub fn open(
     settings.config()?;
     let held = Arc::new(lock(&*disk)?);
     let machine = MachineShared::open(Arc::clone(&disk))?;
+    // Before there is a log: what begins empty says so until it has caught up.
+    let newborn = newborn(&disk, machine.has_snapshot())?;
     let opened =
         log::open(Arc::clone(&disk), settings.log, settings.cache_bytes_max, machine.has_snapshot())?;
     let OpenedLog { store, writer, writes, recovery } = opened;
@@ -209,6 +234,11 @@ pub fn open(
         overloads: AtomicU64::new(0),
         failed: AtomicU64::new(0),
         committed: AtomicU64::new(0),
+        room_handovers: AtomicU64::new(0),
+        demoted: Mutex::default(),
+        mended: AtomicU64::new(0),
+        newborn: Arc::new(newborn),
+        room_refusals: AtomicU64::new(0),
         pending: Mutex::default(),
         stop,
     });
@@ -276,11 +306,17 @@ impl Run {
             peers: Arc::clone(&inner.peers),
             votes_from: Instant::now() + held_back,
             repairing: AtomicBool::new(false),
+            newborn: Arc::clone(&inner.newborn),
+            log: Arc::clone(&inner.log),
         });
+        raft.runtime_config().elect(inner.newborn.may_vote(inner.log.view().last().as_ref()));
         // Set once, here.
         let _first = inner.raft.set(raft.clone());
         spawn(crate::net::serve(Arc::clone(&service), self.links));
         spawn(propose_all(Arc::clone(inner), raft.clone(), self.proposals));
+        spawn(promote::watch(Arc::clone(inner), raft.clone()));
+        spawn(lost::watch(Arc::clone(inner), raft.clone()));
+        spawn(room::watch(Arc::clone(inner), raft.clone()));
         spawn(reads::answer_all(Arc::clone(inner), raft.clone(), self.reads));
         let (told, heard) = mpsc::channel(COMMANDS_MAX);
         spawn(admin::obey(Arc::clone(inner), raft.clone(), network.clone(), self.commands, told));
@@ -311,6 +347,14 @@ async fn watch_leader(
         let leads = now.leader == Some(own);
         let led = before.leader == Some(own);
         inner.log.set_follows(now.leader.is_some() && !leads);
+        if leads && inner.newborn.is_new() {
+            // Whoever leads has what is committed.
+            inner.newborn.grown();
+            raft.runtime_config().elect(true);
+        }
+        if before.term != now.term {
+            inner.contacts.forget_full();
+        }
         if led && (!leads || before.term != now.term) {
             let handed = locked(&inner.pending).next;
             inner.fail_pending(handed, &Error::LeaderLost);
@@ -454,6 +498,23 @@ impl Replica {
         Err(error)
     }
 
+    /// Why nothing new is taken, when this replica's disk is full, or those of so many others that no majority is left.
+    fn no_room(&self) -> Option<Error> {
+        if let Some(error) = self.inner.log.room().refusal() {
+            return Some(error);
+        }
+        let full = self.inner.contacts.full();
+        let raft = self.inner.raft.get().filter(|_| !full.is_empty())?;
+        let metrics = raft.server_metrics();
+        let seen = metrics.borrow_watched();
+        let voters: Vec<u64> = seen.membership_config.membership().voter_ids().collect();
+        let rest = voters.iter().filter(|id| !full.contains(id)).count();
+        (rest < voters.len() / 2 + 1).then(|| Error::DiskFull {
+            dir: format!("the logs of replicas {full:?}"),
+            file: "what is new".to_owned(),
+        })
+    }
+
     /// Whether another replica, whose state is rotten, needs one that is newer than this replica's snapshot: the application's after the
     /// batch at `index`, the last one here.
     pub fn wants_state(&self, index: u64) -> bool {
@@ -485,6 +546,10 @@ impl Engine for Replica {
         let leader = self.inner.leadership.borrow().leader;
         if leader != Some(self.inner.settings.id) {
             return refuse(done, Error::NotLeader { leader });
+        }
+        if let Some(error) = self.no_room() {
+            self.inner.room_refusals.fetch_add(1, Ordering::Relaxed);
+            return refuse(done, error);
         }
         let mut pending = locked(&self.inner.pending);
         let (waiting, limit) = (pending.waiting.len() as u64, self.inner.settings.proposals_max as u64);

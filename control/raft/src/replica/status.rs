@@ -78,6 +78,8 @@ pub struct ReplicaStatus {
     pub membership_log_index: Option<u64>,
     /// How far the others are; only on the leader.
     pub lag: BTreeMap<u64, Lag>,
+    /// Members to which this replica sends a state: bytes that are there, and all.
+    pub sending: BTreeMap<u64, (u64, u64)>,
     /// Members that this replica does not reach, and why.
     pub unreached: BTreeMap<u64, String>,
     /// For how long the leader has not heard of a majority, milliseconds; only on the leader.
@@ -86,6 +88,8 @@ pub struct ReplicaStatus {
     pub recovered: bool,
     /// Why it serves nothing, when its state differs from the majority's.
     pub fenced: Option<String>,
+    /// Why it takes nothing new, when its disk is full.
+    pub full: Option<String>,
     /// Why it has stopped, when it could not go on.
     pub failure: Option<String>,
 }
@@ -109,6 +113,14 @@ pub struct ReplicaCounters {
     pub divergences: u64,
     /// Times it was repaired.
     pub repairs: u64,
+    /// Replicas that had lost their log and got it again from this one.
+    pub mended: u64,
+    /// Proposals refused because its disk was full.
+    pub room_refusals: u64,
+    /// Times that it gave its office away because its disk was full.
+    pub room_handovers: u64,
+    /// Its disk's room.
+    pub room: weir_order::log::RoomCounters,
     /// Its network's counts.
     pub network: NetworkCounters,
 }
@@ -123,6 +135,7 @@ impl Replica {
             snapshot: inner.machine.newest().map(|meta| meta.position),
             fenced: locked(&inner.fence).clone(),
             failure: locked(&inner.failure).clone(),
+            full: self.no_room().map(|error| error.to_string()),
             ..ReplicaStatus::default()
         };
         let Some(raft) = inner.raft.get() else { return status };
@@ -156,6 +169,7 @@ impl Replica {
             let heard = matched.is_some() && silent_ms.is_some_and(|silent_ms| silent_ms <= silence_ms);
             status.lag.insert(*id, Lag { entries, heard, silent_ms });
         }
+        status.sending = inner.contacts.on_the_way();
         status.unreached = inner.contacts.unreached();
         status.unreached.retain(|id, _| status.voters.contains_key(id) || status.learners.contains_key(id));
         status.quorum_silent_ms = metrics.last_quorum_acked.map(|acked| acked.elapsed().as_millis() as u64);
@@ -178,6 +192,10 @@ impl Replica {
             digests_agreed: read(&inner.digests_agreed),
             divergences: read(&inner.divergences),
             repairs: read(&inner.repairs),
+            mended: read(&inner.mended),
+            room_refusals: read(&inner.room_refusals),
+            room_handovers: read(&inner.room_handovers),
+            room: inner.log.room().counters(),
             network: inner.counts.now(),
         }
     }

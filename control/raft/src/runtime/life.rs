@@ -15,6 +15,7 @@ const SWEEP_EVERY: usize = 256;
 #[derive(Default)]
 struct Tasks {
     over: bool,
+    threads: bool,
     handles: Vec<AbortHandle>,
     sweep_at: usize,
 }
@@ -26,6 +27,11 @@ pub struct Life {
 }
 
 impl Life {
+    /// A life whose replica may use other threads: in no simulation.
+    pub fn with_threads() -> Life {
+        Life { tasks: Arc::new(Mutex::new(Tasks { threads: true, ..Tasks::default() })) }
+    }
+
     /// Runs `future` and all that it spawns within this life. Needs a tokio runtime.
     pub fn spawn<F>(&self, future: F) -> JoinHandle<F::Output>
     where
@@ -58,6 +64,11 @@ impl Life {
             handle.abort();
         }
     }
+}
+
+/// Whether the task that calls may use other threads.
+pub(super) fn has_threads() -> bool {
+    LIFE.try_with(|life| life.tasks.lock().unwrap_or_else(PoisonError::into_inner).threads).unwrap_or(false)
 }
 
 /// Spawns in the life of the task that calls, if it has one.

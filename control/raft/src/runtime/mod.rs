@@ -8,6 +8,7 @@
 //! And one thing for both: tasks belong to the [`Life`] in which they were spawned and end with it, so a replica that
 //! is dropped, or crashes in a simulation, leaves none behind.
 
+mod aside;
 mod life;
 #[cfg(test)]
 mod tests;
@@ -22,6 +23,7 @@ use openraft_rt_tokio::TokioRuntime;
 use rand::SeedableRng;
 use rand::rngs::SmallRng;
 
+pub use aside::aside;
 pub use life::{Life, spawn};
 pub use watch::OrderedWatch;
 

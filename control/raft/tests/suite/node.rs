@@ -68,7 +68,7 @@ impl Place {
         }
     }
 
-    fn identity(&self, id: u64) -> Identity {
+    pub fn identity(&self, id: u64) -> Identity {
         let read = |name: String| std::fs::read(self.dir.join(name)).unwrap();
         Identity {
             chain: vec![read(format!("certificate-{id}")).into()],

@@ -349,11 +349,19 @@ pub struct Options {
     pub lying: bool,
     pub digest_every: u64,
     pub lease_reads: bool,
+    pub promotes: bool,
 }
 
 impl Options {
     pub fn of(replicas: u64) -> Options {
-        Options { replicas, founders: replicas, lying: false, digest_every: 0, lease_reads: false }
+        Options {
+            replicas,
+            founders: replicas,
+            lying: false,
+            digest_every: 0,
+            lease_reads: false,
+            promotes: false,
+        }
     }
 }
 
@@ -407,6 +415,7 @@ impl Sim {
         settings.snapshot_bytes_per_s = 1 << 20;
         settings.digest_every = self.options.digest_every;
         settings.lease_reads = self.options.lease_reads;
+        settings.promotes = self.options.promotes;
         settings
     }
 
@@ -433,6 +442,7 @@ impl Sim {
             digests,
         };
         let transport = Arc::new(SimTransport { id, net: self.net.clone() });
+        let (spare_disk, segment_bytes) = (Arc::clone(&disk), settings.log.segment_bytes);
         let opened =
             open(disk, settings, transport, links, Box::new(recorder)).map_err(|error| error.to_string())?;
         let Opened { replica, run, mut writer, mut writes, .. } = opened;
@@ -442,7 +452,27 @@ impl Sim {
         let (sync_us, mut rng) = (Arc::clone(&machine.sync_us), Rng::new(seed));
         machine.life.spawn(async move {
             let mut waiting = Vec::new();
-            while writes.recv_many(&mut waiting, 64).await > 0 {
+            let room = Arc::clone(writer.room());
+            loop {
+                tokio::select! {
+                    biased;
+                    count = writes.recv_many(&mut waiting, 64), if !writer.is_waiting() => {
+                        if count == 0 {
+                            return;
+                        }
+                    }
+                    () = sleep(room.pause()), if room.is_short() => {
+                        // A crash may have come between.
+                        let _dead = room.prepare(&*spare_disk, segment_bytes);
+                        if room.has_next() {
+                            writer.drain(&mut Vec::new());
+                        }
+                        continue;
+                    }
+                }
+                if writer.wants_spare() && !room.is_short() {
+                    let _dead = room.prepare(&*spare_disk, segment_bytes);
+                }
                 let us = *locked(&sync_us);
                 sleep(Duration::from_micros(us / 2 + rng.below(us + 1))).await;
                 writer.drain(&mut waiting);

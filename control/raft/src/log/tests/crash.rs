@@ -231,6 +231,10 @@ impl Life {
                 self.disk.fail_writes(1, std::io::ErrorKind::StorageFull);
             }
             writer.drain(&mut writes);
+            if writer.is_waiting() {
+                // There is room again.
+                writer.drain(&mut Vec::new());
+            }
             let acked = writer.is_healthy();
             assert!(answers.into_iter().all(|mut answer| answer.try_recv().unwrap().is_ok() == acked));
             if !acked {
