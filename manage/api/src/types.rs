@@ -414,6 +414,9 @@ pub struct GroupStatus {
     pub fenced: Option<String>,
     /// Why it has stopped, when it could not go on.
     pub failure: Option<String>,
+    /// Why it takes nothing new, when its disk is full: it goes on by itself when there is room.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub full: Option<String>,
     /// Why it can neither order nor read anew, when too few of the others are heard: what it shows is what it knew last.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cut_off: Option<String>,

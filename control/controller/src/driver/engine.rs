@@ -61,6 +61,11 @@ pub trait Order: Engine {
         None
     }
 
+    /// Why this replica takes nothing new, when its disk is full. It goes on by itself when there is room.
+    fn full(&self) -> Option<String> {
+        None
+    }
+
     /// Counters by name, for the metrics.
     fn counts(&self) -> Vec<(&'static str, u64)>;
 }

@@ -277,6 +277,9 @@ fn order(text: &mut String, shared: &Shared) {
         let help =
             "Whether this controller serves nothing, because its state differs from that of the others.";
         put(text, "fenced", "gauge", help, &[(String::new(), fenced)]);
+        let full = u64::from(engine.full().is_some());
+        let help = "Whether this controller takes nothing new, because its disk is full; it goes on by itself when there is room.";
+        put(text, "disk_full", "gauge", help, &[(String::new(), full)]);
         let help = "Events of actuators that wait for this controller's turn.";
         put(text, "intake_waiting", "gauge", help, &[(String::new(), shared.held() as u64)]);
         put(text, "log_total", "counter", "What the log did.", &by("what", &log));

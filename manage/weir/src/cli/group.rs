@@ -282,6 +282,7 @@ pub(super) fn text(group: &GroupStatus) -> String {
     for (what, reason) in [
         ("fenced", &group.fenced),
         ("stopped", &group.failure),
+        ("full, and takes nothing new", &group.full),
         ("cut off, and shows what it knew last", &group.cut_off),
     ] {
         if let Some(reason) = reason {

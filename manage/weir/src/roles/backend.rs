@@ -93,9 +93,11 @@ pub(super) fn api_error(error: Error) -> ApiError {
         Error::WatchAhead { .. } => ApiError::not_reached(message),
         Error::NotConnected(_) | Error::NoAnswer { .. } | Error::Clocks => ApiError::unavailable(message),
         Error::Order(weir_order::Error::Overloaded { .. }) => ApiError::overloaded(message),
-        Error::Order(weir_order::Error::NoQuorum | weir_order::Error::Fenced { .. }) => {
-            ApiError::unavailable(message)
-        }
+        Error::Order(
+            weir_order::Error::NoQuorum
+            | weir_order::Error::Fenced { .. }
+            | weir_order::Error::DiskFull { .. },
+        ) => ApiError::unavailable(message),
         Error::Order(error) if !error.is_definite() => ApiError::uncertain(message),
         Error::Stopped => ApiError::uncertain(message),
         _ => ApiError::internal(message),

@@ -226,6 +226,9 @@ impl Controlled {
 
     /// See [`weir_api::Backend::ready`].
     pub(super) async fn is_ready(&self) -> Result<(), ApiError> {
+        if let Some(full) = self.group.as_ref().and_then(super::group::Group::full) {
+            return Err(ApiError::unready(full));
+        }
         let fresh = tokio::time::timeout(
             super::backend::READY_BOUND,
             self.handle.barrier_within(super::backend::READY_AGE),

@@ -16,18 +16,21 @@ use crate::audit::links::{LINK_BYTES, Links};
 use crate::audit::record::Record;
 use bytes::Bytes;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::mpsc::{Receiver, Sender, SyncSender, channel, sync_channel};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, SyncSender, channel, sync_channel};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 use weir_base::world::{Clock, Disk, DiskLock, LockOutcome};
 use weir_model::Version;
+use weir_order::Entry;
 use weir_order::log::{Log, LogSettings, Replay};
 
 /// What may wait for the thread.
 const INBOX_MAX: usize = 1_024;
 /// How long records may wait for others, so that the audit costs few syncs of a disk that the order needs.
 const GATHER: Duration = Duration::from_millis(50);
+/// Bytes of links that wait for room on a full disk, about: beyond, nothing more is kept.
+const HELD_BYTES_MAX: usize = 64 << 20;
 /// Bytes of records that wait, about.
 const GATHER_BYTES: usize = 4 * LINK_BYTES;
 /// Size of a segment of the log.
@@ -156,7 +159,9 @@ impl Keeper {
         let (inbox, jobs) = sync_channel(INBOX_MAX);
         let shared = Arc::new(Shared::default());
         let segments_max = (place.bytes_max.max(BYTES_MIN) / SEGMENT_BYTES) as usize;
-        let mut writer = Writer { log, head, clock, segments_max, shared: shared.clone(), failed: false };
+        let held = Held::default();
+        let mut writer =
+            Writer { log, head, clock, segments_max, shared: shared.clone(), failed: false, held };
         writer.publish();
         let run = move || {
             writer.run(&jobs);
@@ -244,20 +249,32 @@ impl Keeper {
     }
 }
 
+/// Links that found no room on the disk and wait for it, with those who wait for them.
+#[derive(Default)]
+struct Held {
+    entries: Vec<Entry>,
+    records: u64,
+    bytes: usize,
+    flushed: Vec<SyncSender<()>>,
+}
+
 struct Writer {
     log: Log,
+    /// Of the last link, also of one that waits.
     head: LinkHash,
     clock: Arc<dyn Clock>,
     segments_max: usize,
     shared: Arc<Shared>,
     failed: bool,
+    held: Held,
 }
 
 impl Writer {
     fn run(&mut self, jobs: &Receiver<Job>) {
-        while let Ok(first) = jobs.recv() {
+        while let Some(first) = self.next(jobs) {
             let mut flushed = Vec::new();
-            let mut links = Links::after(self.log.last(), self.head, self.clock.wall_ms());
+            let last = self.held.entries.last().map_or(self.log.last(), |link| link.position);
+            let mut links = Links::after(last, self.head, self.clock.wall_ms());
             let mut read = None;
             let until = Instant::now() + GATHER;
             let mut next = Some(first);
@@ -282,8 +299,9 @@ impl Writer {
                 }
                 next = jobs.recv_timeout(until.saturating_duration_since(Instant::now())).ok();
             }
-            self.write(links);
-            drop(flushed);
+            self.held.flushed.append(&mut flushed);
+            self.take(links);
+            self.write();
             if let Some((from, reply)) = read {
                 let from = from.max(self.log.first_index());
                 let none = self.log.last().index == 0 || from > self.log.last().index;
@@ -292,38 +310,79 @@ impl Writer {
                 let _unheard = reply.send(replay);
             }
         }
+        if !self.held.entries.is_empty() {
+            tracing::error!(
+                links = self.held.entries.len(),
+                "links of the audit found no room on the disk and are lost"
+            );
+        }
         if let Err(error) = self.log.close() {
             tracing::warn!(%error, "the audit could not be closed cleanly");
         }
     }
 
-    fn write(&mut self, links: Links) {
-        let (entries, records, head) = links.finish();
+    /// The next job; meanwhile what waits for room is tried again. None when nobody gives any more.
+    fn next(&mut self, jobs: &Receiver<Job>) -> Option<Job> {
+        while !self.held.entries.is_empty() {
+            match jobs.recv_timeout(self.log.room().pause()) {
+                Ok(job) => return Some(job),
+                Err(RecvTimeoutError::Timeout) => self.write(),
+                Err(RecvTimeoutError::Disconnected) => return None,
+            }
+        }
+        jobs.recv().ok()
+    }
+
+    /// Has links to be written.
+    fn take(&mut self, links: Links) {
+        let (mut entries, records, head) = links.finish();
         if entries.is_empty() || self.failed {
             return;
         }
-        let bytes: usize = entries.iter().map(|entry| entry.batch.len()).sum();
-        let mut rest = &entries[..];
+        self.head = head;
+        self.held.bytes += entries.iter().map(|entry| entry.batch.len()).sum::<usize>();
+        self.held.records += records;
+        self.held.entries.append(&mut entries);
+    }
+
+    /// Writes what is to be written. Without room on the disk it waits, up to [`HELD_BYTES_MAX`].
+    fn write(&mut self) {
+        if self.failed || self.held.entries.is_empty() {
+            self.held.flushed.clear();
+            return;
+        }
+        let mut done = 0;
         let mut written = Ok(());
-        while !rest.is_empty() && written.is_ok() {
-            match self.log.append(rest) {
-                Ok(count) => rest = &rest[count..],
+        while done < self.held.entries.len() && written.is_ok() {
+            match self.log.append(&self.held.entries[done..]) {
+                Ok(count) => done += count,
                 Err(error) => written = Err(error),
             }
         }
+        self.held.entries.drain(..done);
+        if let Err(error) = &written
+            && error.is_no_room()
+            && self.held.bytes <= HELD_BYTES_MAX
+        {
+            self.log.room().waits();
+            return;
+        }
         let kept = written.and_then(|()| self.log.sync()).and_then(|()| self.forget());
+        let held = std::mem::take(&mut self.held);
         if let Err(error) = kept {
             tracing::error!(%error, "the audit stops: nothing is kept of what happens from now on");
             self.failed = true;
             self.shared.failed.store(true, Ordering::Relaxed);
             return;
         }
+        self.log.room().goes_on();
         self.log.mark();
-        self.head = head;
         let shared = &self.shared;
-        shared.links.fetch_add(entries.len() as u64, Ordering::Relaxed);
-        shared.records.fetch_add(records, Ordering::Relaxed);
-        shared.bytes.fetch_add(bytes as u64, Ordering::Relaxed);
+        shared
+            .links
+            .fetch_add(self.log.last().index - shared.last.load(Ordering::Relaxed), Ordering::Relaxed);
+        shared.records.fetch_add(held.records, Ordering::Relaxed);
+        shared.bytes.fetch_add(held.bytes as u64, Ordering::Relaxed);
         self.publish();
     }
 

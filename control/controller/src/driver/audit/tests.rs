@@ -378,3 +378,21 @@ fn fuzz_any_bytes_are_a_link_or_a_finding() {
         },
     );
 }
+
+#[test]
+fn links_wait_for_room_on_a_full_disk_and_none_is_lost() {
+    let disk = SimDisk::new(7);
+    let (keeper, thread, _) = open(&disk);
+    keeper.ordered(1, decision(1, 2));
+    keeper.flush(1);
+    disk.fail_writes(3, std::io::ErrorKind::StorageFull);
+    keeper.ordered(2, decision(2, 2));
+    keeper.ordered(3, decision(3, 2));
+    // Returns when they are written after all.
+    keeper.flush(3);
+    assert!(!keeper.status().failed);
+    assert_eq!(audited(&all(&keeper), Trusted::default()).batches, 3);
+    drop(keeper);
+    thread.join().unwrap();
+    assert_eq!(open(&disk).2, 3);
+}

@@ -297,8 +297,13 @@ impl Order for Everywhere {
         self.engine.replica_status().fenced
     }
 
+    fn full(&self) -> Option<String> {
+        self.engine.replica_status().full
+    }
+
     fn counts(&self) -> Vec<(&'static str, u64)> {
         let (counters, log) = (self.engine.counters(), self.engine.log_counters());
+        let rooms = self.engine.room_counters();
         let core = counters.core;
         vec![
             ("batches", core.committed),
@@ -321,6 +326,9 @@ impl Order for Everywhere {
             ("divergences", counters.divergences),
             ("repairs", counters.repairs),
             ("wishes_refused", counters.wishes_refused),
+            ("room_refusals", counters.room_refusals),
+            ("room_tries", rooms.iter().map(|room| room.tried).sum()),
+            ("room_waits", rooms.iter().map(|room| room.waited).sum()),
             ("agreements", counters.agreements),
             ("unheard", counters.unheard),
             ("far_certificates", counters.far_certificates),

@@ -125,6 +125,14 @@ impl Engine {
         }
     }
 
+    /// Why the replica takes nothing new, when its disk is full.
+    fn full(&self) -> Option<String> {
+        match self {
+            Engine::Raft(order) => order.engine().replica_status().full,
+            Engine::Bft(order) => order.engine().replica_status().full,
+        }
+    }
+
     /// Members that were cut off for what they sent.
     fn cut_off(&self) -> BTreeSet<u64> {
         match self {
@@ -188,6 +196,7 @@ fn of_raft(order: &Replicated) -> GroupStatus {
         members: shown(members(&status), known),
         fenced: status.fenced,
         failure: status.failure,
+        full: status.full,
         cut_off,
         signing: None,
     }
@@ -235,6 +244,7 @@ fn of_bft(order: &Everywhere) -> GroupStatus {
         members: shown(order.members().1.into_iter().map(|(id, address)| (id, true, address)), known),
         fenced: status.fenced,
         failure: status.failure,
+        full: status.full,
         cut_off,
         signing: None,
     }
@@ -263,6 +273,11 @@ impl Group {
     /// Where the others come in, if the engine's listener is ours.
     pub fn door(&self) -> Option<Arc<Door>> {
         self.door.clone()
+    }
+
+    /// Why it takes nothing new, when its disk is full.
+    pub fn full(&self) -> Option<String> {
+        self.engine.full()
     }
 
     /// What the replica knows of itself and of the others.
@@ -347,15 +362,22 @@ impl Group {
             }
         }
         let until = Instant::now() + CATCH_UP_BOUND;
+        // The leader gives it its vote by itself.
         loop {
-            match order.engine().change(Change::Promote { id }).await {
-                Ok(()) => return Ok(()),
-                Err(weir_raft::Error::Behind { .. } | weir_raft::Error::Busy) if Instant::now() < until => {
-                    tokio::time::sleep(CATCH_UP_LOOK).await;
-                }
-                Err(weir_raft::Error::Behind { .. }) => return Err(self.still_behind(order, id).await),
-                Err(error) => return Err(self.refused(error)),
+            let status = order.engine().replica_status();
+            if status.voters.contains_key(&id) {
+                return Ok(());
             }
+            if status.leader != Some(status.id) {
+                return Err(ApiError::uncertain(format!(
+                    "controller {id} is in the group, and another controller leads now, which gives it its vote when it has caught up: 'weir group \
+                     list' shows how far it is"
+                )));
+            }
+            if Instant::now() >= until {
+                return Err(self.still_behind(order, id).await);
+            }
+            tokio::time::sleep(CATCH_UP_LOOK).await;
         }
     }
 
@@ -389,10 +411,18 @@ impl Group {
     async fn still_behind(&self, order: &Replicated, id: u64) -> ApiError {
         let seconds = CATCH_UP_BOUND.as_secs();
         let status = order.engine().replica_status();
+        if let Some((sent, bytes)) = status.sending.get(&id) {
+            return ApiError::uncertain(format!(
+                "controller {id} is in the group and has no vote yet, because the state is on its way ({} of {} MiB after {seconds} s): it goes on and \
+                 gets its vote by itself ('weir group list' shows how far it is)",
+                sent >> 20,
+                bytes >> 20
+            ));
+        }
         if status.lag.get(&id).is_some_and(|lag| lag.heard) {
-            return ApiError::unavailable(format!(
+            return ApiError::uncertain(format!(
                 "controller {id} is in the group and answers, and has no vote yet, because it has not caught up within {seconds} s: it goes \
-                 on by itself ('weir group list' shows how far it is); add it again then, and it votes"
+                 on and gets its vote by itself ('weir group list' shows how far it is)"
             ));
         }
         let why = status.unreached.get(&id).cloned().unwrap_or_else(|| "it does not answer".to_string());

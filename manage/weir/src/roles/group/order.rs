@@ -59,6 +59,10 @@ impl Order for Replicated {
         self.0.replica_status().fenced
     }
 
+    fn full(&self) -> Option<String> {
+        self.0.replica_status().full
+    }
+
     fn counts(&self) -> Vec<(&'static str, u64)> {
         let (replica, log) = (self.0.counters(), self.0.log_counters());
         vec![
@@ -73,6 +77,11 @@ impl Order for Replicated {
             ("digests_agreed", replica.digests_agreed),
             ("divergences", replica.divergences),
             ("repairs", replica.repairs),
+            ("mended", replica.mended),
+            ("room_refusals", replica.room_refusals),
+            ("room_handovers", replica.room_handovers),
+            ("room_tries", replica.room.tried),
+            ("room_waits", replica.room.waited),
             ("links_failed", replica.network.links_failed),
             ("links_refused", replica.network.links_refused),
         ]

@@ -6,7 +6,7 @@ use super::{Engine, Group, clocks, everywhere};
 use crate::cli::Failure;
 use crate::roles::controller::config::{GroupConfig, Ordering};
 use crate::roles::manifest;
-use crate::roles::state::State;
+use crate::roles::state::{State, write_secret};
 use bytes::Bytes;
 use std::collections::BTreeMap;
 use std::net::TcpListener;
@@ -147,6 +147,8 @@ fn prepare(config: &GroupConfig, state: &State, disk: RealDisk) -> Result<RaftOp
     settings.timers = config.timers;
     settings.log.batch_bytes_max = BATCH_BYTES_MAX;
     settings.digest_every = DIGEST_EVERY;
+    // Who is added is to vote.
+    settings.promotes = true;
     let identity = identity(config, state)?;
     let listening = format!("listening on {}", config.listen);
     let listener = TcpListener::bind(config.listen).map_err(Failure::io(listening.clone()))?;
@@ -220,12 +222,7 @@ impl Opening {
         };
         // From now on the log is not empty, and must not be again.
         let (path, text) = self.member;
-        std::fs::write(&path, format!("{text}\n")).map_err(|error| weir_order::Error::Io {
-            action: "writing",
-            file: MEMBER_FILE.to_string(),
-            dir: path.display().to_string(),
-            source: Arc::new(error),
-        })?;
+        remember(&path, &format!("{text}\n"))?;
         // Set once, here.
         let _first = self.started.set(engine.clone());
         let (members, time) = (self.members, self.time);
@@ -260,6 +257,20 @@ impl Opening {
     }
 }
 
+/// Says in a file of which group this is a member, whole or not at all. One that says so already is left alone: on a full disk it could not be written, and
+/// a member that was emptied would not start again.
+fn remember(path: &Path, text: &str) -> Result<(), weir_order::Error> {
+    if std::fs::read_to_string(path).is_ok_and(|found| found == text) {
+        return Ok(());
+    }
+    write_secret(path, text).map_err(|error| weir_order::Error::Io {
+        action: "writing",
+        file: MEMBER_FILE.to_string(),
+        dir: path.display().to_string(),
+        source: Arc::new(std::io::Error::other(error.to_string())),
+    })
+}
+
 /// Founds the group.
 ///
 /// # Errors
@@ -273,5 +284,24 @@ pub async fn found(group: &Group, config: &GroupConfig) -> Result<(), Failure> {
         // It was interrupted after it had founded the group.
         Ok(()) | Err(weir_raft::Error::Exists) => Ok(()),
         Err(error) => Err(wrong(error)),
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_member_file_that_says_so_already_is_not_written() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join(MEMBER_FILE);
+        remember(&path, "2\n").unwrap();
+        assert_eq!(std::fs::read_to_string(&path).unwrap(), "2\n");
+        // Nothing can be written aside: as on a full disk.
+        std::fs::create_dir(path.with_extension("new")).unwrap();
+        remember(&path, "2\n").unwrap();
+        assert!(remember(&path, "3\n").is_err());
+        assert_eq!(std::fs::read_to_string(&path).unwrap(), "2\n", "whole or not at all");
     }
 }
