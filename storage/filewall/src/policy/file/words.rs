@@ -33,11 +33,10 @@ pub(super) fn wrong(path: &Path, message: &str, body: &Value) -> String {
         let allowed = kind_of(rest.rsplit_once(", expected ").map_or("", |(_, allowed)| allowed));
         return format!("{}{} is not {allowed}", place(&field), shown(value(path, body)));
     }
-    let allowed = match message {
-        _ if message.contains("IP address syntax") || message.contains("address syntax") => {
-            "not an IP address, such as 10.0.0.5 or fd00::5".to_owned()
-        }
-        other => other.to_owned(),
+    let allowed = if message.contains("address syntax") {
+        "not an IP address, such as 10.0.0.5 or fd00::5"
+    } else {
+        message
     };
     format!("{}{} is {allowed}", place(&field), shown(value(path, body)))
 }
