@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 use weir_base::exposition::{Exposition, Kind};
 
 /// Names of counters, what they are, and what of. Sorted.
-const FAMILIES: [(&str, Kind, &str); 125] = [
+const FAMILIES: [(&str, Kind, &str); 127] = [
     ("answers", Kind::Counter, "Packets answered by the switch itself, such as ARP."),
     ("attach_failures", Kind::Counter, "Devices that could not be attached to."),
     ("checkpoint_compactions", Kind::Counter, "Compactions of the checkpoint."),
