@@ -242,7 +242,7 @@ impl<S: DeserializeOwned + Default> NodeConfig<S> {
     /// # Errors
     /// As [`NodeConfig::read`], with an empty path.
     pub fn parse(text: &str) -> Result<NodeConfig<S>, AgentError> {
-        let config: NodeConfig<S> = serde_saphyr::from_str(text)
+        let config: NodeConfig<S> = weir_document::read(text)
             .map_err(|error| AgentError::Config { path: PathBuf::new(), reason: error.to_string() })?;
         config.check()?;
         Ok(config)

@@ -39,15 +39,15 @@ fn a_wrong_file_names_the_field_and_what_is_allowed() {
         ("name: h\nunderlay: 0.0.0.0\n", "underlay: '0.0.0.0'"),
         ("name: h\nunderlay: here\n", "IP address"),
         ("name: h\nunderlay: 192.0.2.1\nrole: router\n", "router"),
-        ("name: h\nunderlay: 192.0.2.1\ncontroller: x\n", "unknown field"),
+        ("name: h\nunderlay: 192.0.2.1\ncontroller: x\n", "there is no field 'controller'"),
         ("name: h\nunderlay: 192.0.2.1\ncontrollers: [nowhere]\n", "controllers: 'nowhere'"),
         ("name: h\nunderlay: 192.0.2.1\nstateDir: var\n", "stateDir: 'var'"),
         ("name: h\nunderlay: 192.0.2.1\nagent: {dns: {upstream: ['0.0.0.0:53']}}\n", "agent.dns.upstream"),
         ("name: h\nunderlay: 192.0.2.1\nagent: {dns: {gatewayPort: 0}}\n", "agent.dns.gatewayPort"),
-        ("name: h\nunderlay: 192.0.2.1\nagent: {dns: {port: 1}}\n", "unknown field"),
+        ("name: h\nunderlay: 192.0.2.1\nagent: {dns: {port: 1}}\n", "there is no field 'port'"),
         ("name: h\nunderlay: 192.0.2.1\nagent: {backoffMinMs: 9, backoffMaxMs: 3}\n", "agent.backoffMinMs"),
         ("name: h\nunderlay: 192.0.2.1\nsupervisor: {switchAnswerMs: 5}\n", "supervisor.switchAnswerMs: '5'"),
-        ("name: h\nunderlay: 192.0.2.1\nswitch: {cores: 2}\n", "unknown field"),
+        ("name: h\nunderlay: 192.0.2.1\nswitch: {cores: 2}\n", "there is no field 'cores'"),
     ];
     for (text, part) in cases {
         let error = parse(text).unwrap_err();

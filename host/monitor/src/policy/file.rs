@@ -93,7 +93,7 @@ fn parse_action(said: &str) -> std::result::Result<Action, String> {
 /// # Errors
 /// What is wrong, as text.
 pub(super) fn parse(text: &str) -> std::result::Result<Vec<Policy>, String> {
-    let values: Vec<Value> = serde_saphyr::from_multiple(text).map_err(|error| error.to_string())?;
+    let values = weir_document::values(text).map_err(|error| error.to_string())?;
     let numbered = values.into_iter().enumerate().filter(|(_, value)| !value.is_null());
     numbered
         .map(|(at, value)| policy(value).map_err(|reason| format!("document {}: {reason}", at + 1)))
@@ -154,7 +154,7 @@ struct Document {
 }
 
 fn policy(value: Value) -> std::result::Result<Policy, String> {
-    let document: Document = serde_json::from_value(value).map_err(|error| error.to_string())?;
+    let document: Document = weir_document::of(&value).map_err(|error| error.to_string())?;
     let Document { kind, name, cgroup, whitelist, action, dry_run, cooldown_ms, when, memory, .. } = document;
     let said = action;
     let guest = GuestFields {

@@ -108,7 +108,7 @@ impl RingFile {
         let wrong = |reason: String| Error::File { path: path.to_path_buf(), reason };
         let text =
             std::fs::read_to_string(path).map_err(|error| Error::io(path.display().to_string(), error))?;
-        let file: RingFile = serde_saphyr::from_str(&text).map_err(|error| wrong(error.to_string()))?;
+        let file: RingFile = weir_document::read(&text).map_err(|error| wrong(error.to_string()))?;
         if !file.hosts.contains_key(&file.own) {
             return Err(wrong(format!("own: '{}' is not among the hosts", file.own)));
         }

@@ -113,7 +113,7 @@ fn unknown(name: &str) -> Failure {
 
 /// Reads what another domain's operator brought.
 pub(super) fn read(name: &str, text: &str) -> Result<DomainDescription, Failure> {
-    serde_saphyr::from_str(text).map_err(|error| {
+    weir_document::read(text).map_err(|error| {
         Failure::Input(format!(
             "{name}: {error}; it should be what 'weir domain show -o yaml' prints at the other domain"
         ))

@@ -77,12 +77,7 @@ fn read_one(path: &Path) -> Result<Vec<Document>, Failure> {
 /// # Errors
 /// [`Failure::Input`].
 pub fn parse(name: &str, text: &str) -> Result<Vec<Document>, Failure> {
-    // Our own limit on the size of a file bounds the work; the parser's limits on nodes would
-    // refuse large, honest files.
-    // Only 'true' and 'false' are no texts: 'n', 'no' and 'off' are names like others.
-    let options = serde_saphyr::options! { budget: None, strict_booleans: true };
-    let values: Vec<Value> = serde_saphyr::from_multiple_with_options(text, options)
-        .map_err(|error| Failure::Input(format!("{name}: {}", plain(&error.to_string()))))?;
+    let values = weir_document::values(text).map_err(|error| Failure::Input(format!("{name}: {error}")))?;
     let flat = values.into_iter().flat_map(documents_of);
     flat.enumerate()
         .map(|(number, value)| {
@@ -116,30 +111,5 @@ fn resource_of(value: Value) -> Value {
             fields.remove("resource").unwrap_or(Value::Null)
         }
         other => other,
-    }
-}
-
-/// What the reader of YAML says, once, and without its advice to programmers.
-pub fn plain(message: &str) -> String {
-    let lines: Vec<String> = message.lines().map(plain_line).collect();
-    lines.join("\n")
-}
-
-fn plain_line(line: &str) -> String {
-    // It shows the place, and below it, behind a mark, says again what is wrong.
-    if let Some((before, marked)) = line.split_once('^')
-        && before.trim_start().starts_with('|')
-        && before.trim_matches([' ', '|']).is_empty()
-    {
-        let marks = marked.bytes().take_while(|byte| *byte == b'^').count();
-        return format!("{before}^{}", &marked[..marks]);
-    }
-    let advice = ", set DuplicateKeyPolicy in Options if acceptable";
-    match line.split_once("duplicate mapping key: ") {
-        Some((before, rest)) if rest.contains(advice) => {
-            let (key, after) = rest.split_once(advice).unwrap_or((rest, ""));
-            format!("{before}the field '{key}' is given twice{after}")
-        }
-        _ => line.replace(advice, ""),
     }
 }

@@ -100,7 +100,7 @@ fn read(path: &PathBuf) -> Result<(Change, Vec<String>), Failure> {
 }
 
 fn parse(text: &str) -> Result<(Change, Vec<String>), String> {
-    let document: Document = serde_saphyr::from_str(text).map_err(|error| error.to_string())?;
+    let document: Document = weir_document::read(text).map_err(|error| error.to_string())?;
     document.change().map_err(|error| error.to_string())
 }
 

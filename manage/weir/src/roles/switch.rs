@@ -30,7 +30,7 @@ impl SwitchArguments {
         let name = self.config.display().to_string();
         let text = std::fs::read_to_string(&self.config).map_err(Failure::io(name.clone()))?;
         let config: SwitchConfig =
-            serde_saphyr::from_str(&text).map_err(|error| Failure::Input(format!("{name}: {error}")))?;
+            weir_document::read(&text).map_err(|error| Failure::Input(format!("{name}: {error}")))?;
         let idle = || {
             Some(Box::new(InIdleSlots { pulse: pulse(&config), reader: reader(&config) }) as Box<dyn Idle>)
         };

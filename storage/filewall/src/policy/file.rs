@@ -4,8 +4,6 @@
 //! `20-access.yaml`). A document of kind `identities` is no policy of the chain: it gives users, groups and roles their names, wherever
 //! it stands. Neither is one of kind `none`, which says that everything is to be let through, nor one of kind `replication`: it says which servers are behind the chain. Everything is checked before anything is put in force; what is wrong is said with file, document and reason.
 
-mod words;
-
 use super::Policy;
 use super::access::{Access, AccessFile};
 use super::alarm::{Alarm, AlarmFile};
@@ -111,11 +109,7 @@ impl Document {
     }
 
     fn body<T: DeserializeOwned>(&self) -> Result<T> {
-        let wrong = |error: serde_path_to_error::Error<serde_json::Error>| {
-            let reason = words::wrong(error.path(), &error.inner().to_string(), &self.body);
-            self.wrong(format!("kind {}: {reason}", self.kind))
-        };
-        serde_path_to_error::deserialize(&self.body).map_err(wrong)
+        weir_document::of(&self.body).map_err(|reason| self.wrong(format!("kind {}: {reason}", self.kind)))
     }
 }
 
@@ -190,10 +184,7 @@ fn read(path: &Path) -> Result<Vec<Document>> {
     if text.len() as u64 > FILE_BYTES_MAX {
         return Err(whole(format!("longer than {FILE_BYTES_MAX} bytes")));
     }
-    // Only 'true' and 'false' are no texts: users and roles may be called 'y', 'n', 'no' and 'off'.
-    let options = serde_saphyr::options! { strict_booleans: true };
-    let values: Vec<Value> = serde_saphyr::from_multiple_with_options(&text, options)
-        .map_err(|error| whole(words::plain(&error.to_string())))?;
+    let values = weir_document::values(&text).map_err(|reason| whole(reason.to_string()))?;
     // A writer that empties a file first may not be done yet.
     if values.last().is_none_or(Value::is_null) || ends_open(&text) {
         let reason = "it ends without a policy; if it is not being written, delete it or what stands behind the last '---'";

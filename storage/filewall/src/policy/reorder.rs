@@ -103,7 +103,7 @@ mod tests {
     #[test]
     fn windows_and_lengths_have_limits() {
         let compile = |text: &str| {
-            let file: ReorderFile = serde_saphyr::from_str(text).map_err(|error| error.to_string())?;
+            let file: ReorderFile = weir_document::read(text).map_err(|error| error.to_string())?;
             Reorder::compile(&file).map(|policy| (policy.long_bytes, policy.window_us))
         };
         assert_eq!(compile("{}"), Ok((32 << 10, 5_000)));

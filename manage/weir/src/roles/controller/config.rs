@@ -318,7 +318,7 @@ impl Given {
             _ => Failure::io(name.clone())(error),
         })?;
         let in_file = |error: String| Failure::Input(format!("{name}: {error}"));
-        let given: Given = serde_saphyr::from_str(&text).map_err(|error| in_file(error.to_string()))?;
+        let given: Given = weir_document::read(&text).map_err(|error| in_file(error.to_string()))?;
         // What is wrong in the file is told with the file, also where an option stands over it.
         given.fields().map_err(|error| in_file(error.to_string()))?;
         Ok(given)

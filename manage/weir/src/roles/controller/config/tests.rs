@@ -27,8 +27,8 @@ fn a_wrong_file_is_named_with_the_field_the_value_and_what_is_allowed() {
         ("session: 192.0.2.1\n", &["session: '192.0.2.1'", "ADDRESS:PORT"]),
         ("advertise: 0.0.0.0\n", &["advertise: '0.0.0.0'", "reach this machine"]),
         ("certificateDays: 0\n", &["certificateDays: '0'", "1 to 3650"]),
-        ("certificateDays: soon\n", &["certificateDays: soon"]),
-        ("stat: /x\n", &["unknown field", "stat"]),
+        ("certificateDays: soon\n", &["certificateDays", "'soon' is not a whole number"]),
+        ("stat: /x\n", &["there is no field 'stat'", "stateDir"]),
         ("api: [\n", &["line 1"]),
     ];
     for (text, parts) in cases {

@@ -1,5 +1,4 @@
-//! What readers of YAML and JSON complain about, in the words of policy files: what a field takes, not which type of a program
-//! reads it.
+//! What readers of YAML and JSON complain about, in the words of documents: what a field takes, not which type of a program reads it.
 
 use serde_json::Value;
 use serde_path_to_error::{Path, Segment};
@@ -8,7 +7,7 @@ use serde_path_to_error::{Path, Segment};
 const SHOWN_MAX: usize = 60;
 
 /// A complaint about a field of a document, with the field, its value, and what is allowed.
-pub(super) fn wrong(path: &Path, message: &str, body: &Value) -> String {
+pub(crate) fn wrong(path: &Path, message: &str, body: &Value) -> String {
     let field = path.to_string();
     let message = message.split(" at line ").next().unwrap_or(message);
     if let Some((name, known)) = named(message, "unknown field `") {
@@ -33,12 +32,18 @@ pub(super) fn wrong(path: &Path, message: &str, body: &Value) -> String {
         let allowed = kind_of(rest.rsplit_once(", expected ").map_or("", |(_, allowed)| allowed));
         return format!("{}{} is not {allowed}", place(&field), shown(value(path, body)));
     }
-    let allowed = if message.contains("address syntax") {
-        "not an IP address, such as 10.0.0.5 or fd00::5"
-    } else {
-        message
-    };
-    format!("{}{} is {allowed}", place(&field), shown(value(path, body)))
+    let value = shown(value(path, body));
+    if message.contains("address syntax") {
+        return format!("{}{value} is not an IP address, such as 10.0.0.5 or fd00::5", place(&field));
+    }
+    if message.starts_with("data did not match any variant") {
+        return format!("{}{value} is not what this field takes", place(&field));
+    }
+    // What a field's own reader says: often with the value.
+    match message.contains(&value) {
+        true => format!("{}{message}", place(&field)),
+        false => format!("{}{value}: {message}", place(&field)),
+    }
 }
 
 /// What stands behind `begin` up to the next backquote, and what follows.
@@ -112,7 +117,7 @@ fn kind_of(asked: &str) -> String {
 }
 
 /// What the reader of YAML says, once, and without its advice to programmers.
-pub(super) fn plain(message: &str) -> String {
+pub(crate) fn plain(message: &str) -> String {
     let lines: Vec<String> = message.lines().map(plain_line).collect();
     lines.join("\n")
 }
