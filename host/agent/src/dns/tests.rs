@@ -337,7 +337,9 @@ async fn a_gateways_listener_answers_switches_only_once_it_knows_where_they_are(
     // A list that is not whole yet shuts nobody out.
     assert!(asks(known).await && asks(stranger).await);
     let whole = Entry::Underlays(UnderlaysEntry::default());
-    shared.change_mirror(|mirror| drop(mirror.apply(&Key::Underlays, Version(3), Some(&whole))));
+    shared.change_mirror(|mirror| {
+        mirror.apply(&Key::Underlays, Version(3), Some(&whole));
+    });
     assert!(asks(known).await && !asks(stranger).await);
     assert_eq!(shared.metrics.dns_strangers.get(), 1);
     // A host that left is a stranger.
