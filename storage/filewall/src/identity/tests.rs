@@ -3,7 +3,7 @@
 use super::*;
 
 fn file(text: &str) -> IdentitiesFile {
-    serde_saphyr::from_str(text).unwrap()
+    weir_document::read(text).unwrap()
 }
 
 const TEXT: &str = "

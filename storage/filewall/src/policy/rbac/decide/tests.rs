@@ -13,9 +13,9 @@ roles: {user: {}, developer: {inherits: [user]}, admin: {inherits: [developer]}}
 const NOON_MS: u64 = 1_767_614_400_000;
 
 fn assignment() -> Assignment {
-    let identities: IdentitiesFile = serde_saphyr::from_str(ROLES).unwrap();
+    let identities: IdentitiesFile = weir_document::read(ROLES).unwrap();
     let file: RbacFile =
-        serde_saphyr::from_str("{rules: '', state-file: s, initial: [user, developer], timezone: UTC}")
+        weir_document::read("{rules: '', state-file: s, initial: [user, developer], timezone: UTC}")
             .unwrap();
     Assignment::compile(&file, &Identities::compile(&identities).unwrap()).unwrap()
 }
