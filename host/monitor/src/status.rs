@@ -335,7 +335,8 @@ impl Status {
         let sent = |of: fn(&WebhookRow) -> u64| -> Vec<(String, f64)> {
             self.webhook.iter().map(|row| (String::new(), of(row) as f64)).collect()
         };
-        let of_webhook: [(&str, &str, &str, fn(&WebhookRow) -> u64); 8] = [
+        type Counted = (&'static str, &'static str, &'static str, fn(&WebhookRow) -> u64);
+        let of_webhook: [Counted; 8] = [
             ("webhook_firing", "gauge", "Alerts that fire", |row| row.firing),
             ("webhook_waiting", "gauge", "Alerts that wait to be taken", |row| row.waiting),
             ("webhook_waiting_bytes", "gauge", "Bytes of alerts that wait", |row| row.waiting_bytes),

@@ -22,8 +22,11 @@ pub const HEX: &str = "^[0-9a-fA-F]*$";
 /// An IP address, as far as a pattern of a readable length says it.
 pub const ADDRESS: &str = "^[0-9a-fA-F:.]{2,45}$";
 
+/// A pattern, and what holds it.
+type Held = (&'static str, fn(&str) -> bool);
+
 /// Patterns, and what holds them.
-pub const PATTERNS: [(&str, fn(&str) -> bool); 3] = [
+pub const PATTERNS: [Held; 3] = [
     (ADDRESS, |text| text.parse::<std::net::IpAddr>().is_ok()),
     (LABEL, |text| weir_model::Label::new(text).is_ok()),
     (HEX, |text| text.bytes().all(|byte| byte.is_ascii_hexdigit())),

@@ -140,10 +140,8 @@ impl Contacts {
                 }
                 self.has(replica, term, last.index());
             }
-            (Response::Refused(why), ..) if why == FULL => {
-                if locked(&self.full).insert(replica) {
-                    tracing::warn!(replica, "its disk is full: it takes nothing new");
-                }
+            (Response::Refused(why), ..) if why == FULL && locked(&self.full).insert(replica) => {
+                tracing::warn!(replica, "its disk is full: it takes nothing new");
             }
             (Response::Append(AppendEntriesResponse::Conflict), Some(prev), _) => {
                 self.lacks(replica, term, prev.index());

@@ -5,7 +5,7 @@ use super::{Failure, Output, input, output};
 use crate::exit::Exit;
 use clap::{Args, ValueEnum};
 use serde_json::json;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use weir_plan::document::Document;
 use weir_plan::{Change, CheckSettings, Mode, Plan, PlanError, Settings, check, plan};
@@ -93,7 +93,7 @@ fn checked(change: &Change, plan: &Plan) -> (Exit, Option<String>) {
     }
 }
 
-fn read(path: &PathBuf) -> Result<(Change, Vec<String>), Failure> {
+fn read(path: &Path) -> Result<(Change, Vec<String>), Failure> {
     let name = path.display().to_string();
     let text = input::whole(path, FILE_BYTES_MAX).map_err(Failure::io(name.clone()))?;
     parse(&text).map_err(|reason| Failure::Input(format!("{name}: {reason}")))
