@@ -15,8 +15,7 @@ const NOON_MS: u64 = 1_767_614_400_000;
 fn assignment() -> Assignment {
     let identities: IdentitiesFile = weir_document::read(ROLES).unwrap();
     let file: RbacFile =
-        weir_document::read("{rules: '', state-file: s, initial: [user, developer], timezone: UTC}")
-            .unwrap();
+        weir_document::read("{rules: '', state-file: s, initial: [user, developer], timezone: UTC}").unwrap();
     Assignment::compile(&file, &Identities::compile(&identities).unwrap()).unwrap()
 }
 
