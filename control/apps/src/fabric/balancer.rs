@@ -449,11 +449,15 @@ pub(super) fn recheck_member(
 }
 
 /// A balancer with an address of a subnet.
-pub(super) fn in_subnet(work: &mut Work<'_, '_>, subnet: &Subnet) -> Option<Label> {
-    work.all_of(&subnet.network, Kind::Balancer).iter().find_map(|stored| match &stored.resource {
+pub(super) fn in_subnet(work: &mut Work<'_, '_>, vni: Vni, subnet: &Subnet) -> Option<Label> {
+    let all = work.all_of(&subnet.network, Kind::Balancer);
+    all.iter().find_map(|stored| match &stored.resource {
         Resource::Balancer(balancer) => {
             let prefix = subnet.prefix_for(balancer.address)?;
-            prefix.contains(&balancer.address).then(|| balancer.name.clone())
+            // One that the transaction changes has let go of its address.
+            let is_there = prefix.contains(&balancer.address)
+                && at(work, vni, balancer.address).as_ref() == Some(&balancer.name);
+            is_there.then(|| balancer.name.clone())
         }
         _ => None,
     })

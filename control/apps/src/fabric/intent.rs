@@ -42,6 +42,9 @@ pub(super) fn change(work: &mut Work<'_, '_>, transaction: &Transaction) -> Resu
         release(work, change)?;
     }
     for change in &changes {
+        check_prefix_free(work, change)?;
+    }
+    for change in &changes {
         match (&change.id.kind, &change.new) {
             (_, Some(Resource::Network(network))) => put_network(work, change, network)?,
             (Kind::Network, None) => delete_network(work, change)?,
@@ -440,6 +443,39 @@ fn check_network_unused(work: &mut Work<'_, '_>, id: &ResourceId, vni: Vni) -> R
     Ok(())
 }
 
+/// A subnet whose prefix changes has no user but those that the transaction says something of: the pool of its addresses counts from the
+/// prefix, so what stays there would stand for another address. Asked before anybody claims one.
+fn check_prefix_free(work: &mut Work<'_, '_>, change: &Change) -> Result<(), Rejection> {
+    let (Some(Resource::Subnet(before)), Some(Resource::Subnet(after))) =
+        (change.old_resource(), &change.new)
+    else {
+        return Ok(());
+    };
+    if (after.v4, after.v6) == (before.v4, before.v6) {
+        return Ok(());
+    }
+    let Some(vni) = work.vni(&before.network) else { return Ok(()) };
+    if let Some(user) = balancer::in_subnet(work, vni, before) {
+        return Err(reference(&change.id, balanced_in(&user)));
+    }
+    let prefix = vni_name0(vni, &before.name);
+    match work.view.scan(SUBNET_USERS, &prefix).first() {
+        None => Ok(()),
+        Some((key, _)) => Err(reference(&change.id, used_by(&label(&key[prefix.len()..])))),
+    }
+}
+
+fn balanced_in(user: &Label) -> String {
+    format!("balancer '{user}' has an address of it: delete that first, or give it another address")
+}
+
+fn used_by(user: &Label) -> String {
+    format!(
+        "endpoint '{user}' has addresses of it: prefix and domain change only while no endpoint uses it; make another subnet and move \
+         the endpoints there"
+    )
+}
+
 fn check_subnet_users(
     work: &mut Work<'_, '_>,
     change: &Change,
@@ -448,10 +484,8 @@ fn check_subnet_users(
 ) -> Result<(), Rejection> {
     let kept = matches!(&change.new, Some(Resource::Subnet(after))
         if (after.v4, after.v6, &after.domain) == (before.v4, before.v6, &before.domain));
-    if !kept && let Some(user) = balancer::in_subnet(work, before) {
-        let problem =
-            format!("balancer '{user}' has an address of it: delete that first, or give it another address");
-        return Err(reference(&change.id, problem));
+    if !kept && let Some(user) = balancer::in_subnet(work, vni, before) {
+        return Err(reference(&change.id, balanced_in(&user)));
     }
     let prefix = vni_name0(vni, &before.name);
     let users = |key: &[u8]| label(&key[prefix.len()..]);
@@ -470,14 +504,7 @@ fn check_subnet_users(
             let mut stayed = store.scan(SUBNET_USERS, &prefix).filter(|(key, _)| work.has(SUBNET_USERS, key));
             match stayed.next() {
                 None => Ok(()),
-                Some((key, _)) => {
-                    let problem = format!(
-                        "endpoint '{}' has addresses of it: prefix and domain change only while no endpoint uses it; \
-                         make another subnet and move the endpoints there",
-                        users(key)
-                    );
-                    Err(reference(&change.id, problem))
-                }
+                Some((key, _)) => Err(reference(&change.id, used_by(&users(key)))),
             }
         }
         Some(Resource::Subnet(after)) if after.dhcp != before.dhcp => {

@@ -265,6 +265,36 @@ fn expected_versions_guard_a_change() {
     assert_eq!(cloud.stored("network/red").created, Version(1));
 }
 
+/// One ordered entry must not end who decides it: the pool of a subnet counts from its prefix.
+#[test]
+fn a_prefix_that_changes_in_one_transaction_with_who_moves_there_is_refused_while_it_is_used() {
+    let mut cloud = Cloud::with_switches();
+    let named = |name: &str, v4: &str| with(subnet("red", v4), json!({"name": name}));
+    let at = |name: &str, subnet: &str, address: &str| {
+        with(endpoint("red", name, "h1"), json!({"subnet": subnet, "addresses": [address]}))
+    };
+    cloud.apply(json!([
+        network("red"),
+        named("s0", "10.0.0.0/28"),
+        named("s1", "10.0.0.16/28"),
+        at("stays", "s0", "10.0.0.3"),
+    ]));
+    let chosen = with(endpoint("red", "moves", "h1"), json!({"subnet": "s1"}));
+    // The address that it has there stands where the other's stood in the old prefix.
+    cloud.apply(json!([at("first", "s1", "10.0.0.18"), chosen]));
+    assert_eq!(cloud.stored("endpoint/red/moves").allocated.addresses[0].to_string(), "10.0.0.19");
+    let moved = with(endpoint("red", "moves", "h1"), json!({"subnet": "s0"}));
+    for prefix in ["10.0.0.16/29", "10.0.0.16/28", "10.0.0.0/27"] {
+        let error = cloud.rejected(json!([named("s0", prefix), moved]));
+        assert!(error.contains("endpoint 'stays' has addresses of it"), "{error}");
+    }
+    // With nobody left there it may.
+    cloud.try_delete(&["endpoint/red/stays", "endpoint/red/first", "endpoint/red/moves"]).unwrap();
+    cloud.try_delete(&["subnet/red/s1"]).unwrap();
+    cloud.apply(json!([named("s0", "10.0.0.16/28"), moved]));
+    assert_eq!(cloud.stored("endpoint/red/moves").allocated.addresses[0].to_string(), "10.0.0.18");
+}
+
 #[test]
 fn what_is_used_cannot_go() {
     let mut cloud = Cloud::with_switches();
