@@ -22,7 +22,7 @@ const MOST: usize = 1 << 27;
 #[error("{0}")]
 pub struct Wrong(String);
 
-/// The documents of a text, as they stand; an empty one is [`Value::Null`].
+/// The documents of a text, as they stand; an empty one is left out, or is [`Value::Null`].
 ///
 /// # Errors
 /// The text is no YAML.
@@ -58,6 +58,10 @@ pub fn read<T: DeserializeOwned>(text: &str) -> Result<T, Wrong> {
 /// # Errors
 /// As [`read`].
 pub fn of<T: DeserializeOwned>(document: &Value) -> Result<T, Wrong> {
+    // A list would be taken as the values of the fields in their order.
+    if !document.is_object() {
+        return Err(Wrong("a document is fields with values, such as 'name: web'".to_owned()));
+    }
     serde_path_to_error::deserialize(document)
         .map_err(|error| Wrong(words::wrong(error.path(), &error.inner().to_string(), document)))
 }

@@ -51,7 +51,13 @@ pub fn problems(dir: &Path) -> Result<Vec<String>, AgentError> {
         Wrong::Missing => format!("'{name}' is missing"),
         Wrong::Changed => format!("'{name}' is damaged, or of another time or place"),
     };
-    Ok(manifest.check(dir).map_err(unusable)?.into_iter().map(told).collect())
+    let found = manifest.check(dir).map_err(unusable)?;
+    // Who takes the membership away, and nothing else, has the host join anew: so it is let in again after it was forgotten. Without a
+    // token it does not start.
+    if found == [(MEMBERSHIP_FILE.to_owned(), Wrong::Missing)] {
+        return Ok(Vec::new());
+    }
+    Ok(found.into_iter().map(told).collect())
 }
 
 /// Refuses a directory that has lost something.

@@ -209,6 +209,8 @@ fn it_is_replaced(lab: &Lab) {
         std::fs::remove_file(state(lab, "h3").join(file)).unwrap();
     }
     wait("the refused one to have ended", || lab.program("h3").is_none_or(|one| !one.alive()));
+    // Keys that are gone are made anew only where an operator says so.
+    lab.ok(&["state", "accept", "--state", &state(lab, "h3").display().to_string(), "--yes"]);
     begin();
     wait("h3 to be there again", || lab.switches().iter().any(|one| one.name == "h3" && one.connected));
     let listed = identity(lab, "h3");

@@ -16,7 +16,10 @@ fn after_a_loss_of_power_a_file_is_the_old_one_or_the_new_one() {
         replace_at(&disk, NAME, &old).unwrap();
         disk.cut_power_after(seed % 8);
         let replaced = replace_at(&disk, NAME, &new);
-        let after = if disk.is_dead() { disk.restart() } else { disk };
+        if !disk.is_dead() {
+            disk.cut_power();
+        }
+        let after = disk.restart();
         let content = after.read_all(NAME).unwrap();
         assert!(content == old || content == new, "seed {seed}: {} bytes", content.len());
         assert!(replaced.is_err() || content == new, "seed {seed}: what was said to be there is not");

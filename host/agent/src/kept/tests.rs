@@ -79,6 +79,13 @@ fn each_file_that_is_deleted_damaged_or_older_is_refused_with_its_name_and_cure(
             record(scene.dir());
             check(scene.dir()).unwrap_or_else(|error| panic!("{name}: {error}"));
             scene.spoil(name, how, &older);
+            if name == MEMBERSHIP_FILE && matches!(how, Spoilt::Deleted) {
+                // That is how an operator has it join anew; with anything else gone it is damage.
+                check(scene.dir()).unwrap();
+                scene.spoil(IDENTITY_FILE, how, &older);
+                assert!(check(scene.dir()).unwrap_err().to_string().contains("'membership.json' is missing"));
+                continue;
+            }
             let error = check(scene.dir()).unwrap_err().to_string();
             let file = format!("'{name}'");
             assert!(

@@ -181,8 +181,16 @@ impl PidFile {
     pub fn write(run_dir: &Path, name: &str) -> Result<PidFile, Failure> {
         let path = run_dir.join(format!("{name}.pid"));
         std::fs::create_dir_all(run_dir).map_err(Failure::io(run_dir.display().to_string()))?;
-        std::fs::write(&path, PidFile::text()).map_err(Failure::io(path.display().to_string()))?;
+        let _alone = PidFile::alone(&path);
+        weir_base::file::replace(&path, PidFile::text().as_bytes(), 0o644)
+            .map_err(Failure::io(path.display().to_string()))?;
         Ok(PidFile(path))
+    }
+
+    /// Keeps another process that takes over from writing the file between a look at it and its removal.
+    fn alone(path: &Path) -> Option<std::fs::File> {
+        let folder = std::fs::File::open(path.parent()?).ok()?;
+        folder.lock().ok().map(|()| folder)
     }
 
     fn text() -> String {
@@ -192,6 +200,7 @@ impl PidFile {
 
 impl Drop for PidFile {
     fn drop(&mut self) {
+        let _alone = PidFile::alone(&self.0);
         // One that another process has written since, which took over from this one, stays.
         if std::fs::read_to_string(&self.0).is_ok_and(|text| text == PidFile::text()) {
             let _ = std::fs::remove_file(&self.0);

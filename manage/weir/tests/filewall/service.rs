@@ -48,11 +48,11 @@ fn ordered_policies_are_in_force_and_stay_when_control_is_gone() {
         // A later order takes the place of the one before.
         assert!(order("kind: read-only\n").status.success());
         system::wait_for("the order", BOUND, || Ok(status("policy_order").as_u64() > Some(first))).unwrap();
-        let second = status("policy_order");
+        let second = std::cell::Cell::new(status("policy_order").as_u64());
         let frozen = || {
             assert_eq!(place.client(0, &["read", "/file"]), Ok("content".to_string()));
             assert_eq!(place.client(0, &["create", "/late", "late"]), Err("EROFS".to_string()));
-            assert_eq!(status("policy_order"), second);
+            assert_eq!(status("policy_order").as_u64(), second.get());
         };
         frozen();
 
@@ -74,7 +74,12 @@ fn ordered_policies_are_in_force_and_stay_when_control_is_gone() {
         let (code, said) = ends("60", "kind: read-only\n");
         assert!(code == Some(1) && said.contains("own.yaml"), "{said}");
         std::fs::remove_file(source.join("own.yaml")).unwrap();
+        frozen();
+        // What stood in its way is gone: it is in force then.
         std::fs::remove_file(place.folder.path().join("ordered/own.yaml")).unwrap();
+        system::wait_for("the refused order", BOUND, || Ok(status("policy_order").as_u64() > second.get()))
+            .unwrap();
+        second.set(status("policy_order").as_u64());
         frozen();
 
         // Without controllers, and after a restart, the last good ones hold.
@@ -90,7 +95,8 @@ fn ordered_policies_are_in_force_and_stay_when_control_is_gone() {
         }
         system::wait_for("the next order", BOUND, || Ok(order("kind: statistics\n").status.success()))
             .unwrap();
-        system::wait_for("what was ordered", BOUND, || Ok(status("policy_order") != second)).unwrap();
+        system::wait_for("what was ordered", BOUND, || Ok(status("policy_order").as_u64() != second.get()))
+            .unwrap();
         assert_eq!(place.client(0, &["create", "/late", "late"]), Ok(String::new()));
         assert!(lab.weir(&["filewall", "order", "h1", "wall", "--withdraw"]).status.success());
     });
