@@ -80,8 +80,10 @@ fn upgrade(lab: &Lab, member: &str, binary: Option<&Path>) -> String {
     let output = lab.weir(&arguments);
     let said = crate::lab::text(&output.stdout);
     assert!(output.status.success(), "{said}{}", crate::lab::text(&output.stderr));
-    let after = lab.child(member, "switch").unwrap();
-    assert!(after.pid != before && after.alive(), "another process serves");
+    // Its number is in its file as soon as it serves, which may be a moment behind the answer.
+    wait("another process to serve", || {
+        lab.child(member, "switch").is_some_and(|after| after.pid != before && after.alive())
+    });
     said
 }
 

@@ -138,14 +138,7 @@ impl RaftLogReader<Types> for LogStore {
     }
 
     async fn limited_get_log_entries(&mut self, start: u64, end: u64) -> io::Result<Vec<RaftEntry>> {
-        let mut entries = self.read(start, end, READ_BYTES_MAX).await?;
-        // A follower without room takes what a leader begins its term with, and changes of members, but no batch of this leader: they must not
-        // come in one message, or it would take neither, and nothing could be read either.
-        let is_batch = |entry: &RaftEntry| matches!(entry.payload, openraft::EntryPayload::Normal(_));
-        if let Some(at) = entries.iter().position(|entry| !is_batch(entry)) {
-            entries.truncate(at + 1);
-        }
-        Ok(entries)
+        self.read(start, end, READ_BYTES_MAX).await
     }
 
     async fn read_vote(&mut self) -> io::Result<Option<Vote>> {
