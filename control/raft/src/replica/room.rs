@@ -8,6 +8,9 @@
 //!   that no majority is left takes nothing new. What a new leader has from those before it is taken, from the reserve.
 //! - One whose reserve is used up as well acknowledges nothing and stays; what it lacks comes when there is room.
 //!
+//! Known: where office changes hands while no majority has room, and the new leader takes a batch at once, followers refuse the message that
+//! brings its first entry together with that batch. Nothing of its term is committed then, and no read is served, until there is room.
+//!
 //! Nobody ends, and nobody needs to be told that there is room again.
 
 use std::sync::Arc;
