@@ -55,11 +55,11 @@ kill "$load" 2>/dev/null
 check "the innocent process lives" kill -0 "$innocent"
 check "the packet core of the switch is seen to go on" sh -c "weir monitor top | grep -q 'switch-host-1.*slots'"
 check "the controllers are told" sh -c "weir status | grep -q 'host-1: monitor: [1-9]'"
-check "they order a freeze" weir monitor order host-1 freeze cage
+check "they order a freeze" weir monitor repair host-1 freeze cage
 check "it is frozen" frozen 1
-check "they withdraw it" weir monitor order host-1 release cage
+check "they withdraw it" weir monitor withdraw host-1 cage
 check "it is thawed" frozen 0
-check "they order it killed" weir monitor order host-1 kill cage
+check "they order it killed" weir monitor repair host-1 kill cage
 check "it is empty" empty
 before=$(main_pid weir-monitor)
 kill -9 "$before"

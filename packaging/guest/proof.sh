@@ -14,7 +14,7 @@ check() { # what, a command that shall come true within a minute
 }
 show() { systemctl --no-pager --lines=0 status "$1"; journalctl --no-pager -n 30 -u "$1"; }
 in_step() { # at least this many switches, as status says it
-  [ "$(weir status | grep -c 'in step')" -ge "$1" ]
+  [ "$(weir status | grep -c 'in sync')" -ge "$1" ]
 }
 no_other_way() { ! journalctl --no-pager -u weir-host | grep -q 'another way than was wanted'; }
 # A virtual machine monitor that says one thing: GET_FEATURES, to which eight bytes behind a header are the answer.
@@ -48,7 +48,7 @@ check "weir-host has joined" in_step 1
 join "$(sed -n 's/^name: //p' /etc/weir/gateway.yaml)" gateway
 check "weir-gateway starts" systemctl start weir-gateway
 check "resources are accepted" weir apply --yes -f /root/net.yaml
-check "host and gateway are in step" in_step 2
+check "host and gateway are in sync" in_step 2
 units() {
   for n in red-a red-b red-c red-d; do
     check "$n gets its address by DHCP" ip netns exec "$n" udhcpc -i eth0 -n -q -t 5 -s /etc/udhcpc/default.script
@@ -65,18 +65,18 @@ units() {
   kill -9 "$before"
   check "traffic goes on without the controller" ip netns exec red-a ping -c 1 -W 2 10.1.0.11
   check "systemd starts a killed controller again" differs weir-controller "$before"
-  check "it comes back in step" in_step 2
+  check "it comes back in sync" in_step 2
 
   systemctl stop weir-host
   check "traffic goes on while the host's unit is stopped" ip netns exec red-a ping -c 2 -W 2 10.1.0.11
   check "the unit starts again" systemctl start weir-host
-  check "and is in step" in_step 2
+  check "and is in sync" in_step 2
 
   before=$(main_pid weir-host)
   kill -9 "$before"
   check "traffic goes on without the supervisor" ip netns exec red-a ping -c 1 -W 2 10.1.0.11
   check "systemd starts a killed supervisor again" differs weir-host "$before"
-  check "in step again" in_step 2
+  check "in sync again" in_step 2
 }
 # The units can be left out, to prove the monitor alone.
 grep -qw weir.proof=monitor /proc/cmdline || units

@@ -161,7 +161,7 @@ fn what_cannot_be_taken_back_is_asked_for() {
     for unknown in [
         &["forget", "h9"][..],
         &["identity", "revoke", "h9", "--reason", "x"],
-        &["domain", "forget", "east"],
+        &["domain", "remove", "east"],
         &["group", "remove", "3"],
         &["store", "drop", "t/none"],
     ] {

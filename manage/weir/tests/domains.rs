@@ -254,7 +254,7 @@ fn begin(scenario: &str) -> Option<CleanOnDrop> {
 /// What is wrong is said with what is right, before anything is known.
 fn errors(east: &Domain<'_>, west: &Domain<'_>, file: &str) {
     assert!(west.ok(&["domain", "list"]).contains("No other domain is known here"));
-    assert!(west.fails(1, &["domain", "forget", "east", "--yes"]).contains("'weir domain list' lists them"));
+    assert!(west.fails(1, &["domain", "remove", "east", "--yes"]).contains("'weir domain list' lists them"));
     assert!(west.fails(1, &["domain", "show", "east"]).contains("'weir domain list' lists them"));
     assert!(
         west.fails(1, &["domain", "add", "/nowhere.yaml", "--underlay", "10.0.0.0/8"])
@@ -397,7 +397,7 @@ fn other_underlay(east: &Domain<'_>, west: &Domain<'_>, of_east: &str, right: &N
 }
 
 fn forgotten(east: &Domain<'_>, west: &Domain<'_>, right: &Netns) {
-    assert!(west.ok(&["domain", "forget", "east", "--yes"]).contains("is forgotten"));
+    assert!(west.ok(&["domain", "remove", "east", "--yes"]).contains("is removed"));
     wait("the end of answers", || ping_none(right, ip("10.1.0.10")));
     assert_eq!(west.sees("east"), None);
     wait("east to be told why nothing comes", || {
@@ -405,6 +405,6 @@ fn forgotten(east: &Domain<'_>, west: &Domain<'_>, right: &Netns) {
         problem.contains("this domain does not know yours: its operator must make it known")
     });
     assert!(east.ok(&["domain", "list"]).contains("does not know yours"));
-    east.ok(&["domain", "forget", "west", "--yes"]);
+    east.ok(&["domain", "remove", "west", "--yes"]);
     assert!(east.ok(&["domain", "list"]).contains("No other domain is known here"));
 }

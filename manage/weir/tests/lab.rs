@@ -268,7 +268,7 @@ impl Lab {
 
     /// Waits until every switch has in force what it shall have.
     pub fn wait_in_step(&self) {
-        wait("every switch in step", || {
+        wait("every switch in sync", || {
             let switches = self.switches();
             !switches.is_empty()
                 && switches.iter().all(|one| {

@@ -432,29 +432,29 @@ fn a_hosts_monitor_tells_the_controllers_and_obeys_their_signed_orders() {
     let mut sleeper = cage.start("sleep 1000");
     system::wait_for("a process in the cage", BOUND, || Ok(!cage.empty())).unwrap();
     // The command waits for what the monitor did: it is done when it says so.
-    let said = lab.ok(&["monitor", "order", "h2", "freeze", &cage.name, "--wait-s", "60"]);
+    let said = lab.ok(&["monitor", "repair", "h2", "freeze", &cage.name, "--wait-s", "60"]);
     assert!(cage.frozen() && said.contains("was carried out"), "{said}");
     told(&format!("freeze of cgroup {} was ordered", cage.name));
     assert_eq!(health().unwrap().repairs.len(), 1);
     // A monitor that was away does what was ordered, and undoes what was withdrawn.
     drop(monitor);
     assert!(cage.frozen());
-    lab.ok(&["monitor", "order", "h2", "release", &cage.name, "--wait-s", "60"]);
+    lab.ok(&["monitor", "withdraw", "h2", &cage.name, "--wait-s", "60"]);
     assert!(cage.frozen(), "nobody is there to thaw it");
     monitor = start();
     system::wait_for("the thaw", BOUND, || Ok(!cage.frozen())).unwrap();
     assert!(sleeper.try_wait().unwrap().is_none(), "it lives");
-    lab.ok(&["monitor", "order", "h2", "kill", &cage.name, "--wait-s", "60"]);
+    lab.ok(&["monitor", "repair", "h2", "kill", &cage.name, "--wait-s", "60"]);
     assert!(system::wait_for("its end", BOUND, || Ok(sleeper.try_wait().unwrap().is_some())).is_ok());
     // What the monitor cannot do has its reason, and is no success.
     let ordered = |cgroup: &str, wait_s: &str| {
-        lab.weir(&["monitor", "order", "h2", "kill", cgroup, "--wait-s", wait_s])
+        lab.weir(&["monitor", "repair", "h2", "kill", cgroup, "--wait-s", wait_s])
     };
     let none = ordered("wxweir-no-such-cgroup", "60");
     let said = text(&none.stdout);
     assert_eq!(none.status.code(), Some(1), "{said}");
     assert!(said.contains("wxweir-no-such-cgroup") && said.contains("NOT carried out"), "{said}");
-    lab.ok(&["monitor", "order", "h2", "release", "wxweir-no-such-cgroup", "--wait-s", "60"]);
+    lab.ok(&["monitor", "withdraw", "h2", "wxweir-no-such-cgroup", "--wait-s", "60"]);
     // Somebody killed what ran there, whoever that was.
     told("the main process of the service, was ended by SIGKILL");
     // It was killed once: what comes into the cage later lives, also after a restart of the monitor.
@@ -464,11 +464,11 @@ fn a_hosts_monitor_tells_the_controllers_and_obeys_their_signed_orders() {
     // Nobody is there to say that it was done.
     let nobody = ordered("wxweir-later", "3");
     assert_eq!(nobody.status.code(), Some(5), "{}", text(&nobody.stdout));
-    lab.ok(&["monitor", "order", "h2", "release", "wxweir-later", "--wait-s", "60"]);
+    lab.ok(&["monitor", "withdraw", "h2", "wxweir-later", "--wait-s", "60"]);
     let monitor = start();
     told(&format!("kill of cgroup {} was ordered", cage.name));
     assert!(later.try_wait().unwrap().is_none(), "an order is carried out once");
-    lab.ok(&["monitor", "order", "h2", "release", &cage.name, "--wait-s", "60"]);
+    lab.ok(&["monitor", "withdraw", "h2", &cage.name, "--wait-s", "60"]);
     later.kill().unwrap();
     later.wait().unwrap();
 
@@ -481,9 +481,9 @@ fn a_hosts_monitor_tells_the_controllers_and_obeys_their_signed_orders() {
             text(&output.stderr)
         );
     };
-    refused(&["monitor", "order", "h1", "kill", "../above"], "cgroup's path");
-    refused(&["monitor", "order", "h9", "kill", "machines"], "no host or gateway is named 'h9'");
-    refused(&["monitor", "order", "h1", "release", "never-ordered"], "no repair of cgroup");
+    refused(&["monitor", "repair", "h1", "kill", "../above"], "cgroup's path");
+    refused(&["monitor", "repair", "h9", "kill", "machines"], "no host or gateway is named 'h9'");
+    refused(&["monitor", "withdraw", "h1", "never-ordered"], "no repair of cgroup");
     drop(monitor);
 }
 

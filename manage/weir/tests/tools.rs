@@ -139,7 +139,7 @@ fn what_is_shown_is_what_is_there_in_every_format() {
     let status = lab.ok(&["status"]);
     for switch in crate::lab::SWITCHES {
         assert!(
-            status.lines().any(|line| line.trim_start().starts_with(switch) && line.contains("in step")),
+            status.lines().any(|line| line.trim_start().starts_with(switch) && line.contains("in sync")),
             "{status}"
         );
     }

@@ -181,7 +181,7 @@ impl Up {
         up.client.apply(&ApplyRequest { resources, wait_ms: 60_000, ..ApplyRequest::default() })?;
         wait("the sender's device", || up.sender.up("eth0").ok())?;
         up.sender.address("eth0", "10.77.0.11/16")?;
-        wait("every switch in step", || {
+        wait("every switch in sync", || {
             let status = up.client.status().ok()?;
             status.actuators.iter().all(|one| one.acked_entries == one.desired_entries).then_some(())
         })?;

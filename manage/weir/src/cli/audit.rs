@@ -35,17 +35,17 @@ const UPDATES_TOLD_MAX: usize = 3;
 
 #[derive(Debug, Subcommand)]
 pub(super) enum Audit {
-    /// List what happened, the newest last
+    /// List records, the newest last
     List(List),
-    /// Who signed a rule of a switch, from which event it came, and when the switch acknowledged it
+    /// Show who signed a rule of a switch, from which event it came, and when the switch acknowledged it
     Rule(custody::Rule),
-    /// What controllers, hosts and gateways were found to have done, by all controllers, and which of it is proven to others
+    /// Show faults that controllers found at each other, at hosts and gateways, and which are proven
     Faults(faults::Faults),
-    /// Check the chain, and every signature in it (exit code 4 when something is wrong)
+    /// Verify the chain and every signature in it (exit code 4 if something is wrong)
     Verify(Verify),
-    /// Compare what the controllers say of the same places in the order (exit code 4 when they differ)
+    /// Compare the controllers' chains (exit code 4 if they differ)
     Compare(compare::Compare),
-    /// Write the chain to a file, to keep it elsewhere or to check it without a controller
+    /// Export the chain to a file, to keep it elsewhere or to verify it offline
     Export(Export),
 }
 

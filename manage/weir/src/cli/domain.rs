@@ -18,14 +18,15 @@ const KEY_DIGITS: usize = 16;
 
 #[derive(Debug, Subcommand)]
 pub(super) enum Domain {
-    /// Show this domain, as the operator of another one needs it ('-o yaml' for the file), or another domain that is known here
+    /// Show this domain's description for the operator of a peer ('-o yaml' writes the file), or show a peer domain
     Show(Show),
-    /// Make another domain known here, by what its operator brought: trust in it begins with this
+    /// Add a peer domain from its operator's description file. This establishes trust: verify the file
     Add(Add),
-    /// List the other domains that are known, and how far each is
+    /// List peer domains and how far each is in sync
     List(List),
-    /// Forget another domain: what it told is void, and it is told nothing more
-    Forget(Forget),
+    /// Remove a peer domain: withdraw what it advertised, and stop advertising to it
+    #[command(alias = "forget")]
+    Remove(Remove),
 }
 
 #[derive(Debug, Args)]
@@ -54,7 +55,7 @@ pub(super) struct List {
 }
 
 #[derive(Debug, Args)]
-pub(super) struct Forget {
+pub(super) struct Remove {
     /// Its name
     name: String,
     #[command(flatten)]
@@ -80,19 +81,19 @@ impl Domain {
                 let domains = client.domains()?;
                 output::print(list.output.output, &domains, || say!("{}", list_text(&domains.items)))?;
             }
-            Domain::Forget(forget) => forget.run(client)?,
+            Domain::Remove(remove) => remove.run(client)?,
         }
         Ok(ExitCode::SUCCESS)
     }
 }
 
-impl Forget {
+impl Remove {
     fn run(self, client: &Client) -> Result<(), Failure> {
         let name = self.name;
         let found = client.domains()?.items.into_iter().find(|one| one.domain.name == name);
         let other = found.ok_or_else(|| unknown(&name))?;
         let what = format!(
-            "Domain '{name}' is forgotten: the {} locations that it told are void, and it is told nothing more.",
+            "Domain '{name}' is removed: the {} locations that it advertised are withdrawn, and nothing more is advertised to it.",
             other.taken.locations
         );
         if !self.consent.given(&what)? {
@@ -100,10 +101,10 @@ impl Forget {
         }
         let done = client.forget_domain(&name)?;
         let words = format!(
-            "Domain '{name}' is forgotten as of v{}: what it told is void. Forget this one there, too.",
+            "Domain '{name}' is removed as of v{}: what it advertised is withdrawn. Remove this one there, too.",
             done.version
         );
-        output::done(self.output.output, json!({"forgotten": name, "version": done.version}), &words)
+        output::done(self.output.output, json!({"removed": name, "version": done.version}), &words)
     }
 }
 

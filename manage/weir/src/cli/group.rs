@@ -20,17 +20,17 @@ const LINES_TOLD_MAX: usize = 8;
 
 #[derive(Debug, Subcommand)]
 pub(super) enum Group {
-    /// Show the controllers of the group, and who leads
+    /// List the controllers of the group, and show who leads
     List(List),
-    /// Add a controller that runs with --join-group: returns when it has caught up and has a vote
+    /// Add a controller that runs with --join-group; returns when it has caught up and votes
     Add(Add),
     /// Remove a controller
     Remove(Remove),
-    /// Give every controller a new share of the group's key, so that stolen ones are worth nothing; the key stays
+    /// Reshare the group's key: old shares become useless, the public key stays the same
     Refresh(Refresh),
     /// Write the domain's secrets to a file, for the settings group.keys of every controller
     Keys(Keys),
-    /// Print the key by which the others know a controller, for group.founders with group.order: bft; made when it is not there
+    /// Print a controller's public key, for group.founders with group.order: bft; makes it if there is none
     Identity(Identity),
     /// Set an entry of the order aside that ends the controllers' processes: nothing of it is done. While they do not run, and on
     /// every controller alike; a controller that does not start any more says which entry it is

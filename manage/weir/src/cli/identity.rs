@@ -23,11 +23,11 @@ const DIGITS: usize = 16;
 
 #[derive(Debug, Subcommand)]
 pub(super) enum Identity {
-    /// List hosts, gateways and controllers with fingerprints of their keys and certificates, and when these are over
+    /// List keys and certificates of hosts, gateways and controllers, with fingerprints and expiry
     List(List),
-    /// Change the keys of a host, a gateway or a controller while it runs: the new ones are known before the old ones are dropped
+    /// Rotate the keys of a host, gateway or controller without downtime
     Rotate(Rotate),
-    /// Take nothing of a host, a gateway or a controller any more, and none of its keys ever again
+    /// Revoke a host, gateway or controller: its keys are rejected from now on, for good
     Revoke(Revoke),
 }
 
@@ -82,7 +82,7 @@ impl Identity {
                     "controller" => rotate_controller(client, &found)?,
                     _ => client.rotate(&RotateRequest { name: short(&found.source).to_string() })?,
                 }
-                let words = format!("{} has new keys, and the old ones are not taken any more.", rotate.name);
+                let words = format!("{} has new keys, and the old ones are rejected.", rotate.name);
                 output::done(rotate.output.output, json!({"rotated": rotate.name}), &words)?;
             }
             Identity::Revoke(revoke) => {

@@ -490,7 +490,7 @@ fn state(actuator: &ActuatorStatus) -> comfy_table::Cell {
         paint("refused something", Color::Red)
     } else if !actuator.connected {
         // What it last acked it goes on with, but nobody can see that now.
-        paint("not seen", Color::Yellow)
+        paint("disconnected", Color::Yellow)
     } else if actuator.in_force_version.is_none() {
         paint("comparing", Color::Yellow)
     } else if actuator.acked_entries < actuator.desired_entries {
@@ -498,7 +498,7 @@ fn state(actuator: &ActuatorStatus) -> comfy_table::Cell {
     } else if !actuator.ports_down.is_empty() {
         paint("ports down", Color::Yellow)
     } else {
-        paint("in step", Color::Green)
+        paint("in sync", Color::Green)
     }
 }
 

@@ -69,54 +69,54 @@ const CONTEXT_VARIABLE: &str = "WEIR_CONTEXT";
 
 #[derive(Debug, Subcommand)]
 enum Command {
-    /// Change resources to what files say: the plan is shown first
+    /// Apply files: show the plan, then change resources to match
     Apply(apply::Apply),
     /// Delete resources
     Delete(apply::Delete),
-    /// Show how files differ from what is there (exit code 4 when they do)
+    /// Show how files differ from what is there (exit code 4 if they do)
     Diff(apply::Diff),
     /// List or show resources
     Get(inspect::Get),
     /// Show all about one resource
     Describe(inspect::Describe),
-    /// Show what may be written in a document, field by field
+    /// Show the fields of a kind of resource
     Explain(explain::Explain),
     /// Find a safe order for a change of forwarding rules, and say why it is so
     Plan(plan::PlanCommand),
     /// Follow changes as they happen
     Watch(inspect::Watch),
-    /// Show the state of the domain: desired, acked and in force, switch by switch
+    /// Show the state of the domain: desired, acknowledged and in force, by switch
     Status(inspect::Status),
     /// Show the counters of a host's or gateway's switch
     Counters(inspect::Counters),
-    /// Follow a packet through the real tables (exit code 4 when it does not arrive)
+    /// Trace a packet through the real tables (exit code 4 if it does not arrive)
     Trace(trace::Trace),
-    /// Copy frames of a port or of an underlay to a pcap file
+    /// Capture frames of a port or of an underlay to a pcap file
     Capture(trace::Capture),
     /// Read and write tables of the store
     Store(store::Store),
-    /// Show and change the group of controllers
+    /// Manage the group of controllers
     #[command(subcommand)]
     Group(group::Group),
-    /// Check the state directory of a controller on this machine, and what to do where it is not whole
+    /// Check and repair a state directory on this machine
     #[command(subcommand)]
     State(state::State),
-    /// Show, make known and forget other domains, with which networks are shared
+    /// Manage peer domains that share networks with this one
     #[command(subcommand)]
     Domain(domain::Domain),
-    /// Ask who said, decided and signed what, and check that nobody changed the answer
+    /// Query and verify the audit log: who said, decided and signed what
     #[command(subcommand)]
     Audit(audit::Audit),
-    /// List, change and revoke the keys and certificates of hosts, gateways and controllers
+    /// List, rotate and revoke keys and certificates of hosts, gateways and controllers
     #[command(subcommand)]
     Identity(identity::Identity),
-    /// Show the controllers' clocks, and accept what a majority of them says
+    /// Show the controllers' clocks, and set them by a majority
     Clock(clock::Clock),
-    /// Make a join token for a host or gateway; list and void tokens
+    /// Make a join token for a host or gateway; list and revoke tokens
     Token(token::Token),
-    /// Forget a host or gateway that is gone for good
+    /// Remove a host or gateway that is gone for good
     Forget(inspect::Forget),
-    /// Whole systems on this machine, to try and to test (root)
+    /// Bring up whole systems on this machine, to try and to test (root)
     Lab(crate::lab::Lab),
     /// Compare with other systems
     Bench(crate::bench::Bench),
@@ -137,13 +137,13 @@ enum Command {
     Agent(AgentArguments),
     /// Run a switch by itself ('weir host' and 'weir gateway' start one)
     Switch(SwitchArguments),
-    /// Replace the switch of this host or gateway by another program under traffic
+    /// Upgrade the switch of this host or gateway under traffic
     Upgrade(upgrade::Upgrade),
-    /// Stand in front of an NFS server and enforce policies on its clients' calls
+    /// Enforce policies in front of an NFS server
     Filewall(filewall::FileWallArguments),
-    /// Mount user-space file systems
+    /// Mount user-space file systems, and run programs on them without the kernel
     Fs(fs::FileSystems),
-    /// Watch this host from outside its workload, and repair it by policy
+    /// Monitor this host from outside its workload, and repair it by policy
     Monitor(monitor::MonitorArguments),
     /// Print completions for a shell
     Completions {

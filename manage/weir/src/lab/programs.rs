@@ -325,7 +325,7 @@ pub(super) fn make_folder(path: &Path) -> Result<(), Error> {
 /// Waits until every switch has all that it shall have.
 pub fn wait_in_step(client: &Client, bound: Duration) -> Result<(), Failure> {
     let mut behind = String::new();
-    let waited = system::wait_for("every switch in step", bound, || {
+    let waited = system::wait_for("every switch in sync", bound, || {
         let Ok(status) = client.status() else { return Ok(false) };
         behind = status
             .actuators

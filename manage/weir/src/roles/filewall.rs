@@ -2,7 +2,7 @@
 //! verified; it is read there, put in force, and kept.
 //!
 //! ```text
-//!  FileWall ◄─ Changed ── switch ◄─ signed update ── agent ◄── controllers ◄── order ◄── `weir filewall order`
+//!  FileWall ◄─ Changed ── switch ◄─ signed update ── agent ◄── controllers ◄── order ◄── `weir filewall push`
 //!  FileWall ── Health ──► switch ── signed event ──► agent ──► controllers ──► what became of it ([`super::told`])
 //! ```
 //!

@@ -3,7 +3,7 @@
 //!
 //! ```text
 //!  monitor ── Health ──► switch ── signed event ──► agent ──► controllers ──► order ──► table ──► `weir status`
-//!  monitor ◄─ Changed ── switch ◄─ signed update ── agent ◄── controllers ◄── order ◄── `weir monitor order`
+//!  monitor ◄─ Changed ── switch ◄─ signed update ── agent ◄── controllers ◄── order ◄── `weir monitor repair`
 //! ```
 //!
 //! Invariants

@@ -20,14 +20,14 @@ fn ordered_policies_are_in_force_and_stay_when_control_is_gone() {
         let order = |policy: &str| {
             std::fs::write(source.join("policy.yaml"), policy).unwrap();
             let folder = source.display().to_string();
-            lab.weir(&["filewall", "order", "h1", "wall", &folder, "--wait-s", "60"])
+            lab.weir(&["filewall", "push", "h1", "wall", &folder, "--wait-s", "60"])
         };
         let status = |field: &str| place.status().map(|status| status[field].clone()).unwrap_or_default();
 
         let ends = |wait_s: &str, policy: &str| {
             std::fs::write(source.join("policy.yaml"), policy).unwrap();
             let folder = source.display().to_string();
-            let output = lab.weir(&["filewall", "order", "h1", "wall", &folder, "--wait-s", wait_s]);
+            let output = lab.weir(&["filewall", "push", "h1", "wall", &folder, "--wait-s", wait_s]);
             (output.status.code(), text(&output.stdout) + &text(&output.stderr))
         };
 
@@ -35,7 +35,7 @@ fn ordered_policies_are_in_force_and_stay_when_control_is_gone() {
         let (code, said) = ends("2", "kind: statistics\n");
         assert!(code == Some(5) && said.contains("FileWall 'wall'"), "{said}");
         assert!(
-            lab.weir(&["filewall", "order", "h1", "wall", "--withdraw", "--wait-s", "60"]).status.success()
+            lab.weir(&["filewall", "withdraw", "h1", "wall", "--wait-s", "60"]).status.success()
         );
         // Without policies nothing is served.
         let mut wall = place.begin_wall("wall", &policies, &words);
@@ -99,6 +99,6 @@ fn ordered_policies_are_in_force_and_stay_when_control_is_gone() {
         system::wait_for("what was ordered", BOUND, || Ok(status("policy_order").as_u64() != second.get()))
             .unwrap();
         assert_eq!(place.client(0, &["create", "/late", "late"]), Ok(String::new()));
-        assert!(lab.weir(&["filewall", "order", "h1", "wall", "--withdraw"]).status.success());
+        assert!(lab.weir(&["filewall", "withdraw", "h1", "wall"]).status.success());
     });
 }

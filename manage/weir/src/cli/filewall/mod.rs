@@ -1,7 +1,7 @@
-//! `weir filewall`: runs a FileWall, and looks at one.
+//! `weir filewall`: runs a FileWall, looks at one, and pushes policies to one.
 
 mod ask;
-mod order;
+mod push;
 mod top;
 
 use super::Failure;
@@ -35,14 +35,22 @@ pub struct FileWallArguments {
 
 #[derive(Debug, Subcommand)]
 enum Command {
+    /// Run a FileWall ('weir filewall --server …' is the same)
+    Serve(Box<Serve>),
     /// Check policies without putting them in force
     Check(ask::Check),
-    /// Say what the policies do with a call, policy by policy (exit code 4 when it is denied)
+    /// Explain what the policies do with a call, policy by policy (exit code 4 if it is denied)
     Explain(ask::Explain),
     /// Show operations, latencies and denials by client, user, role and policy
     Top(top::Top),
-    /// Have the controllers order the policies of a FileWall on a host, in an update that they sign
-    Order(order::Order),
+    /// Show which policies are in force, and how the servers are (exit code 4 if something is wrong)
+    Status(top::Brief),
+    /// Push policies to a FileWall through the controllers, signed
+    Push(push::Push),
+    /// Withdraw pushed policies: the FileWall keeps those that it has, and gets no others
+    Withdraw(push::Withdraw),
+    #[command(hide = true)]
+    Order(push::Order),
 }
 
 /// What to serve, where, under which policies.
@@ -115,7 +123,11 @@ impl FileWallArguments {
     /// [`Failure`].
     pub fn run(self, connect: impl Fn() -> Result<Client, Failure>) -> Result<ExitCode, Failure> {
         match (self.command, self.serve) {
-            (Some(Command::Order(command)), _) => command.run(connect),
+            (Some(Command::Serve(serve)), _) => serve.run(),
+            (Some(Command::Status(command)), _) => command.run(),
+            (Some(Command::Push(command)), _) => command.run(&connect),
+            (Some(Command::Withdraw(command)), _) => command.run(&connect),
+            (Some(Command::Order(command)), _) => command.run(&connect),
             (Some(Command::Check(command)), _) => command.run(),
             (Some(Command::Explain(command)), _) => command.run(),
             (Some(Command::Top(command)), _) => command.run(),

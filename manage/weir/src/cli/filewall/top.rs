@@ -1,8 +1,11 @@
-//! `weir filewall top`: what a running FileWall does, by operation, principal, role and policy.
+//! `weir filewall top`: what a running FileWall does, by operation, principal, role and policy. `weir filewall status`: whether it does
+//! what it should.
 
 use crate::cli::Failure;
 use crate::cli::output::{Format, print, table};
+use crate::exit::Exit;
 use clap::Args;
+use serde::Serialize;
 use std::collections::BTreeMap;
 use std::io::{IsTerminal, Write};
 use std::net::SocketAddr;
@@ -35,7 +38,7 @@ impl Top {
     pub fn run(self) -> Result<ExitCode, Failure> {
         let mut before: Option<Status> = None;
         loop {
-            let status = self.fetch()?;
+            let status = fetch(self.status)?;
             if self.every_s.is_some() && std::io::stdout().is_terminal() {
                 put!("\x1b[2J\x1b[H");
             }
@@ -47,11 +50,76 @@ impl Top {
         }
     }
 
-    fn fetch(&self) -> Result<Status, Failure> {
-        let url = format!("http://{}/status", self.status);
-        let wrong =
-            |error: ureq::Error| Failure::Input(format!("{url}: {error}; is a FileWall running there?"));
-        ureq::get(&url).call().map_err(wrong)?.body_mut().read_json().map_err(wrong)
+}
+
+fn fetch(address: SocketAddr) -> Result<Status, Failure> {
+    let url = format!("http://{address}/status");
+    let wrong = |error: ureq::Error| Failure::Input(format!("{url}: {error}; is a FileWall running there?"));
+    ureq::get(&url).call().map_err(wrong)?.body_mut().read_json().map_err(wrong)
+}
+
+/// `weir filewall status`
+#[derive(Debug, Args)]
+pub struct Brief {
+    /// Where the FileWall shows its status
+    #[arg(long, default_value = super::STATUS_ADDRESS)]
+    status: SocketAddr,
+    /// How to print
+    #[arg(short, long, value_enum, default_value_t = Format::Table)]
+    output: Format,
+}
+
+/// What `weir filewall status` says.
+#[derive(Debug, Serialize)]
+#[serde(rename_all = "camelCase")]
+struct Briefly {
+    /// Policies in force.
+    policies: usize,
+    /// At which version the controllers pushed them; 0 for files of the machine's own.
+    pushed_version: u64,
+    /// Servers, and whether each is live.
+    replicas: Vec<(String, bool)>,
+    /// What is wrong.
+    problems: Vec<String>,
+}
+
+impl Brief {
+    /// Runs it.
+    ///
+    /// # Errors
+    /// [`Failure`].
+    pub fn run(self) -> Result<ExitCode, Failure> {
+        let brief = briefly(&fetch(self.status)?);
+        print(self.output, &brief, || {
+            let source = match brief.pushed_version {
+                0 => "from files of this machine".to_string(),
+                version => format!("pushed by the controllers at v{version}"),
+            };
+            say!("{} policies in force, {source}", brief.policies);
+            let live = brief.replicas.iter().filter(|(_, live)| *live).count();
+            if !brief.replicas.is_empty() {
+                say!("{live} of {} servers live", brief.replicas.len());
+            }
+            brief.problems.iter().for_each(|problem| say!("PROBLEM: {problem}"));
+        })?;
+        Ok(if brief.problems.is_empty() { Exit::Done } else { Exit::No }.into())
+    }
+}
+
+fn briefly(status: &Status) -> Briefly {
+    let mut problems = Vec::new();
+    if let Some(error) = &status.policy_error {
+        problems.push(format!("the newest policy files are not in force: {error}"));
+    }
+    for (server, _) in status.replicas.iter().filter(|(_, live)| !live) {
+        let why = status.replicas_behind.get(server).map_or("", String::as_str);
+        problems.push(format!("server {server} is behind: {why}").trim_end_matches(": ").to_string());
+    }
+    Briefly {
+        policies: status.policies.len(),
+        pushed_version: status.policy_order,
+        replicas: status.replicas.clone(),
+        problems,
     }
 }
 
@@ -160,4 +228,34 @@ fn roles(status: &Status) -> comfy_table::Table {
         shown.add_row([role.to_string(), row.calls.to_string(), row.denied.to_string()]);
     }
     shown
+}
+
+#[cfg(test)]
+mod tests {
+    //! Tests of the brief status.
+
+    use super::*;
+
+    fn status(json: serde_json::Value) -> Status {
+        let mut whole = serde_json::json!({
+            "policy_epoch": 3, "policy_error": null, "places": 0, "policies": [], "principals": [],
+            "totals": {"ops": {}, "counters": {}},
+        });
+        whole.as_object_mut().unwrap().extend(json.as_object().unwrap().clone());
+        serde_json::from_value(whole).unwrap()
+    }
+
+    #[test]
+    fn what_is_wrong_is_named_and_nothing_else() {
+        let well = briefly(&status(serde_json::json!({"replicas": [["a:2049", true]], "policy_order": 7})));
+        assert!(well.problems.is_empty() && well.pushed_version == 7, "{well:?}");
+        let ill = briefly(&status(serde_json::json!({
+            "policy_error": "p.yaml: nonsense",
+            "replicas": [["a:2049", true], ["b:2049", false]],
+            "replicas_behind": {"b:2049": "it left a change unanswered"},
+        })));
+        let said = ill.problems.join("\n");
+        assert!(said.contains("not in force: p.yaml: nonsense"), "{said}");
+        assert!(said.contains("b:2049 is behind: it left a change unanswered") && !said.contains("a:2049"), "{said}");
+    }
 }

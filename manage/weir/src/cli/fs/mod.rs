@@ -39,9 +39,9 @@ enum Command {
     Mount(MountArguments),
     /// Serve a mount in the foreground, for service managers
     Serve(MountArguments),
-    /// Run a program that reaches the files of a mount without the kernel, and all that it starts
+    /// Run a program, and all that it starts, with the files of a mount reached without the kernel
     Run(Run),
-    /// The same, with a shell
+    /// Run a shell in the same way
     Shell {
         /// The mount, if there are several
         #[arg(long, value_name = "FOLDER")]
@@ -64,7 +64,7 @@ enum Command {
         #[arg(long)]
         lazy: bool,
     },
-    /// Say what is wrong with the machine, mounts, daemons and programs, and what would be right (exit code 4 when something is wrong)
+    /// Diagnose this machine, its mounts and programs, and suggest fixes (exit code 4 if something is wrong)
     Doctor {
         /// How to print
         #[command(flatten)]

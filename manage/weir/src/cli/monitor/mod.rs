@@ -2,7 +2,7 @@
 
 mod ask;
 mod export;
-mod order;
+mod repair;
 mod serve;
 mod top;
 
@@ -28,6 +28,8 @@ pub struct MonitorArguments {
 
 #[derive(Debug, Subcommand)]
 enum Command {
+    /// Run a monitor ('weir monitor' with options and no command is the same)
+    Serve(Box<serve::Serve>),
     /// Check files of policies and queries without putting them in force
     Check(ask::Check),
     /// Show sensors, policies and processes
@@ -36,12 +38,18 @@ enum Command {
     Query(ask::Query),
     /// List the newest events
     Events(ask::Events),
-    /// Say why the monitor acted: the event, what was measured, who was behind it, what was done
+    /// Explain why the monitor acted: the event, what was measured, who was behind it, what was done
     Explain(ask::Explain),
-    /// Check that nothing in the audit log was changed (exit code 4 when something was)
+    /// Verify that nothing in the audit log was changed (exit code 4 if something was)
     Audit(ask::Audit),
-    /// Have the controllers order the monitor of a host to freeze or kill a cgroup
-    Order(order::Order),
+    /// Show whether all sensors and policies work (exit code 4 if something is wrong)
+    Status(top::Brief),
+    /// Freeze or kill a cgroup of a host through the controllers, signed
+    Repair(repair::Repair),
+    /// Withdraw a repair; what it froze is thawed
+    Withdraw(repair::Withdraw),
+    #[command(hide = true)]
+    Order(repair::Order),
 }
 
 impl MonitorArguments {
@@ -52,12 +60,16 @@ impl MonitorArguments {
     pub fn run(self, connect: impl Fn() -> Result<Client, Failure>) -> Result<ExitCode, Failure> {
         match self.command {
             None => self.serve.run(),
+            Some(Command::Serve(serve)) => serve.run(),
+            Some(Command::Status(command)) => command.run(),
             Some(Command::Check(command)) => command.run(),
             Some(Command::Top(command)) => command.run(),
             Some(Command::Query(command)) => command.run(),
             Some(Command::Events(command)) => command.run(),
             Some(Command::Explain(command)) => command.run(),
             Some(Command::Audit(command)) => command.run(),
+            Some(Command::Repair(command)) => command.run(&connect()?),
+            Some(Command::Withdraw(command)) => command.run(&connect()?),
             Some(Command::Order(command)) => command.run(&connect()?),
         }
     }

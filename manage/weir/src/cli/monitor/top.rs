@@ -1,9 +1,11 @@
-//! `weir monitor top`: what a running monitor sees: processes, policies, sensors.
+//! `weir monitor top`: what a running monitor sees: processes, policies, sensors. `weir monitor status`: whether it does what it should.
 
 use super::{STATUS_ADDRESS, ask};
 use crate::cli::Failure;
 use crate::cli::output::{Format, print, table};
+use crate::exit::Exit;
 use clap::Args;
+use serde::Serialize;
 use std::io::{IsTerminal, Write};
 use std::net::SocketAddr;
 use std::process::ExitCode;
@@ -40,6 +42,74 @@ impl Top {
             let Some(seconds) = self.every_s else { return Ok(ExitCode::SUCCESS) };
             std::thread::sleep(Duration::from_secs(seconds.max(1)));
         }
+    }
+}
+
+/// `weir monitor status`
+#[derive(Debug, Args)]
+pub struct Brief {
+    /// Where the monitor shows its status
+    #[arg(long, default_value = STATUS_ADDRESS)]
+    status: SocketAddr,
+    /// How to print
+    #[arg(short, long, value_enum, default_value_t = Format::Table)]
+    output: Format,
+}
+
+/// What `weir monitor status` says.
+#[derive(Debug, Serialize)]
+#[serde(rename_all = "camelCase")]
+struct Briefly {
+    /// Policies in force.
+    policies: usize,
+    /// How the kernel is heard.
+    kernel: String,
+    /// Alarms since the start.
+    alarms: u64,
+    /// What is wrong.
+    problems: Vec<String>,
+}
+
+impl Brief {
+    /// Runs it.
+    ///
+    /// # Errors
+    /// [`Failure`].
+    pub fn run(self) -> Result<ExitCode, Failure> {
+        let brief = briefly(&ask::fetch(self.status, "status")?);
+        print(self.output, &brief, || {
+            say!(
+                "{} policies in force, kernel by {}, {} alarms",
+                brief.policies,
+                brief.kernel,
+                brief.alarms
+            );
+            brief.problems.iter().for_each(|problem| say!("PROBLEM: {problem}"));
+        })?;
+        Ok(if brief.problems.is_empty() { Exit::Done } else { Exit::No }.into())
+    }
+}
+
+fn briefly(status: &Status) -> Briefly {
+    let mut problems: Vec<String> = status.degraded.iter().map(|why| format!("degraded: {why}")).collect();
+    for row in &status.boxes {
+        problems.extend(row.error.iter().map(|error| format!("sensor box {}: {error}", row.name)));
+    }
+    let hosts = status.hosts.iter();
+    problems.extend(hosts.filter(|row| row.failed).map(|row| format!("host {} has failed", row.name)));
+    if status.hosts.iter().any(|row| row.alone) {
+        problems.push("this host hears no majority of the ring".to_string());
+    }
+    let guests = status.guests.iter();
+    problems.extend(guests.filter(|row| row.failed).map(|row| format!("guest {} has failed", row.name)));
+    if status.audit_failed > 0 {
+        problems.push(format!("{} lines could not be written to the audit log", status.audit_failed));
+    }
+    Briefly {
+        policies: status.policies.len(),
+        kernel: status.kernel.clone(),
+        alarms: status.alarms,
+        problems,
     }
 }
 

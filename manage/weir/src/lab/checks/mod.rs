@@ -91,7 +91,7 @@ const CHECKS: [(&str, Check); 12] = [
     ("no way in from the outside", outside::no_way_in),
     ("TCP throughput between hosts", inside::throughput),
     ("traces and packets agree", truth::traces),
-    ("every switch in step", truth::status),
+    ("every switch in sync", truth::status),
 ];
 
 /// How many steps [`run`] shows.

@@ -1,5 +1,5 @@
-//! `weir filewall order`: policies that the controllers order. They travel as an update that the group signs, and the switch of
-//! the host verifies it before the FileWall sees it. What the FileWall did with it comes back the other way ([`told`]).
+//! `weir filewall push` and `withdraw`: policies that go to a FileWall by the controllers. They travel as an update that the group signs,
+//! and the switch of the host verifies it before the FileWall sees it. What the FileWall did with it comes back the other way ([`told`]).
 
 use super::failure;
 use crate::cli::Failure;
@@ -13,19 +13,13 @@ use weir_api::types::FileWallRequest;
 use weir_filewall::policy;
 use weir_model::filewall::{ORDER_BYTES_MAX, PolicyFile, files_problem};
 
-/// `weir filewall order`
+/// Which FileWall, and how to wait for it.
 #[derive(Debug, Args)]
-pub struct Order {
+pub struct Target {
     /// The host or gateway
     host: String,
     /// Name of the FileWall there
     wall: String,
-    /// Folder of policies: its .yaml, .yml and .wat files
-    #[arg(required_unless_present = "withdraw", conflicts_with = "withdraw")]
-    folder: Option<PathBuf>,
-    /// Withdraw the order; the FileWall keeps the policies that it has
-    #[arg(long)]
-    withdraw: bool,
     /// Wait so long for the FileWall to have it in force; exit code 5 when it has not said so, 1 when it refuses
     #[arg(long, default_value_t = 10, value_parser = clap::value_parser!(u32).range(0..=60))]
     wait_s: u32,
@@ -34,18 +28,74 @@ pub struct Order {
     output: Format,
 }
 
+/// `weir filewall push`
+#[derive(Debug, Args)]
+pub struct Push {
+    #[command(flatten)]
+    target: Target,
+    /// Folder of policies: its .yaml, .yml and .wat files
+    folder: PathBuf,
+}
+
+/// `weir filewall withdraw`
+#[derive(Debug, Args)]
+pub struct Withdraw {
+    #[command(flatten)]
+    target: Target,
+}
+
+/// What `push` and `withdraw` were in the release before.
+#[derive(Debug, Args)]
+pub struct Order {
+    #[command(flatten)]
+    target: Target,
+    #[arg(required_unless_present = "withdraw", conflicts_with = "withdraw")]
+    folder: Option<PathBuf>,
+    #[arg(long)]
+    withdraw: bool,
+}
+
+type Connect<'a> = &'a dyn Fn() -> Result<Client, Failure>;
+
+impl Push {
+    /// Runs it.
+    ///
+    /// # Errors
+    /// [`Failure`].
+    pub fn run(self, connect: Connect<'_>) -> Result<ExitCode, Failure> {
+        let files = files_of(&self.folder)?;
+        self.target.order(connect, Some(files))
+    }
+}
+
+impl Withdraw {
+    /// Runs it.
+    ///
+    /// # Errors
+    /// [`Failure`].
+    pub fn run(self, connect: Connect<'_>) -> Result<ExitCode, Failure> {
+        self.target.order(connect, None)
+    }
+}
+
 impl Order {
     /// Runs it.
     ///
     /// # Errors
     /// [`Failure`].
-    pub fn run(self, connect: impl Fn() -> Result<Client, Failure>) -> Result<ExitCode, Failure> {
+    pub fn run(self, connect: Connect<'_>) -> Result<ExitCode, Failure> {
         let files = self.folder.as_deref().map(files_of).transpose()?;
-        let wait_ms = self.wait_s.saturating_mul(1000);
-        let response = connect()?.filewall(&self.host, &self.wall, &FileWallRequest { files, wait_ms })?;
-        let who = format!("FileWall '{}'", self.wall);
-        let who = (!self.withdraw).then_some(who.as_str());
-        let (exit, text) = told::ending(response.in_force, response.outcome.as_ref(), self.wait_s, who);
+        self.target.order(connect, files)
+    }
+}
+
+impl Target {
+    fn order(self, connect: Connect<'_>, files: Option<Vec<PolicyFile>>) -> Result<ExitCode, Failure> {
+        let who = files.is_some().then(|| format!("FileWall '{}'", self.wall));
+        let request = FileWallRequest { files, wait_ms: self.wait_s.saturating_mul(1000) };
+        let response = connect()?.filewall(&self.host, &self.wall, &request)?;
+        let (exit, text) =
+            told::ending(response.in_force, response.outcome.as_ref(), self.wait_s, who.as_deref());
         print(self.output, &response, || say!("ordered at v{}: {text}", response.version))?;
         Ok(exit.into())
     }
