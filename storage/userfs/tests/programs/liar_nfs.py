@@ -3,6 +3,7 @@ import socket, struct, sys, threading
 
 SIZE = 300000
 FOLDER, FILE = 2, 1
+FOLDERS = [b'same', b'round', b'back', b'hollow', b'names', b'endless', b'record']
 NAMES = ['honest', 'halves', 'toomuch', 'empty', 'early', 'drops', 'counted', 'giant']
 
 
@@ -19,7 +20,7 @@ def attributes(kind, size, number):
 
 
 def attributes_of(handle):
-    if handle == b'root':
+    if handle == b'root' or handle in FOLDERS:
         return attributes(FOLDER, 4096, 2)
     size = 2**63 + 5 if handle == b'giant' else SIZE
     return attributes(FILE, size, 10 + (NAMES.index(handle.decode()) if handle.decode() in NAMES else 99))
@@ -63,6 +64,33 @@ def listing(rest):
     return body + struct.pack('>II', 0, 1)
 
 
+def page(cookies, names):
+    body = struct.pack('>I', 0) + maybe(b'root') + b'verifier'
+    for cookie, name in zip(cookies, names):
+        body += struct.pack('>IQ', 1, 5) + opaque(name) + struct.pack('>QII', cookie, 0, 0)
+    return body + struct.pack('>II', 0, 0)
+
+
+# Names that no file can have are told fast: nobody asks for their attributes.
+ODD = [b'a/%d' % number for number in range(40000)]
+GIANT = [b'L' * 60000] * 16
+
+
+# Listings without an end, by their handles.
+def endless(folder, rest):
+    cookie, = struct.unpack('>Q', rest[:8])
+    if folder == b'same':
+        return page([7], [b'honest'])
+    if folder == b'round':
+        return page([cookie % 3 + 1], [b'honest'])
+    if folder == b'back':
+        return page([0], [b'honest'])
+    if folder == b'hollow':
+        return page([], [])
+    names = GIANT if folder == b'names' else ODD
+    return page(range(cookie + 1, cookie + 1 + len(names)), names)
+
+
 def answer(program, procedure, body):
     if procedure == 0:
         return b''
@@ -73,13 +101,13 @@ def answer(program, procedure, body):
         return struct.pack('>I', 0) + attributes_of(handle)
     if procedure == 3:
         name = take(rest)[0]
-        if name.decode() not in NAMES:
+        if name.decode() not in NAMES and name not in FOLDERS:
             return struct.pack('>I', 2) + maybe(b'root')
         return struct.pack('>I', 0) + opaque(name) + maybe(name) + maybe(b'root')
     if procedure == 6:
         return read(handle, rest)
     if procedure == 17:
-        return listing(rest)
+        return endless(handle, rest) if handle in FOLDERS else listing(rest)
     if procedure == 19:
         return struct.pack('>I', 0) + maybe(handle) + struct.pack('>7I', 65536, 65536, 1, 65536, 65536, 1, 65536) + \
             struct.pack('>Q', 2**40) + struct.pack('>III', 0, 1, 27)
@@ -97,6 +125,10 @@ def serve(line):
             number, _, _, program, _, procedure = struct.unpack('>6I', call[:24])
             _, rest = take(call[28:])
             _, rest = take(rest[4:])
+            if program == 100003 and procedure == 17 and take(rest)[0] == b'record':
+                # The mark of a record that would be 2 GB, and its begin.
+                line.sendall(struct.pack('>I', 0xffffffff) + b'\0' * 4096)
+                continue
             told = struct.pack('>6I', number, 1, 0, 0, 0, 0) + answer(program, procedure, rest)
             line.sendall(struct.pack('>I', len(told) | 0x80000000) + told)
 

@@ -164,4 +164,10 @@ fn an_nfs_server_that_lies_gives_errors() {
         })
         .unwrap();
     assert_eq!(all, [".", "..", "ok"]);
+    // Listings that never end: the same place again, a circle, the beginning, nothing and no end, giant names, names for ever.
+    for folder in ["same", "round", "back", "hollow", "names", "endless"] {
+        assert_eq!(names(&server, folder), Err(Errno(libc::EOVERFLOW)), "{folder}");
+    }
+    assert_eq!(names(&server, "record"), Err(Errno::IO), "an answer of 2 GB");
+    assert!(copy(&server, "honest").unwrap() == right);
 }

@@ -266,16 +266,11 @@ impl Walk<'_, '_> {
     /// OPEN is what it is for: reading, writing, emptying, or making a file.
     fn open(&mut self, argument: &Argument) -> Result<(), Stop> {
         let open = argument.open.ok_or(Stop::Cut(status::BADXDR))?;
-        match (open.claim, argument.name_count) {
-            (0, 1) => {}
-            (1 | 4, 0) => {
-                let user = self.uses(argument, &open, self.course.current.clone())?;
-                self.wish(user, true)?;
-                self.push(argument, Sent::Same);
-                return Ok(());
-            }
-            // Of delegations, which nobody has.
-            _ => return Err(Stop::Cut(status::NOTSUPP)),
+        if argument.name_count == 0 {
+            let user = self.uses(argument, &open, self.course.current.clone())?;
+            self.wish(user, true)?;
+            self.push(argument, Sent::Same);
+            return Ok(());
         }
         let given = self.ask(argument, self.subject(argument, Op::Lookup))?;
         if given.results.is_some() {
@@ -283,9 +278,9 @@ impl Walk<'_, '_> {
         }
         let found = self.resolve(self.name(argument))?;
         match found {
-            Some((_, true)) => self.push(argument, Sent::Same),
-            // It will be told that there is one.
-            Some(_) if open.how_at.is_some() && open.how == 1 => self.push(argument, Sent::Same),
+            // Not asked from the server: by then the name may be free, or another's, and nobody was asked about that.
+            Some(_) if open.how_at.is_some() && open.how == 1 => return Err(Stop::Cut(status::EXIST)),
+            Some((_, true)) => return Err(Stop::Cut(status::ISDIR)),
             Some((handle, _)) => {
                 let file = self.at(argument, handle);
                 let user = self.uses(argument, &open, file.clone())?;
@@ -319,9 +314,9 @@ impl Walk<'_, '_> {
 
     /// Asks for all that an OPEN of a file that is there is for; whose credentials it needs.
     fn uses(&mut self, argument: &Argument, open: &OpenAt, file: Cursor) -> Result<Option<(u32, u32)>, Stop> {
-        let truncates = open.how_at.is_some() && open.sized;
-        let wanted =
-            [(open.access & 1 != 0, Op::Read), (open.access & 2 != 0, Op::Write), (truncates, Op::Setattr)];
+        let reads = open.access & 1 != 0;
+        let writes = open.access & 2 != 0;
+        let wanted = [(reads, Op::Read), (writes, Op::Write), (open.empties(), Op::Setattr)];
         let mut user = None;
         for (_, rule) in wanted.into_iter().filter(|(wanted, _)| *wanted) {
             let subject = Subject {

@@ -308,6 +308,9 @@ impl<'w, 'e> Walk<'w, 'e> {
             Totals::count(&self.env.shared.totals.misnamed_total);
             return Err(Stop::Cut(misnamed.status4()));
         }
+        if let Some(refused) = argument.open.and_then(|open| open.refusal()) {
+            return Err(Stop::Cut(refused));
+        }
         self.compared = match argument.compared {
             Some(found) => {
                 let handle = Handle::new(found.handle.of(self.record)).ok_or(Stop::Cut(status::BADXDR))?;
@@ -492,7 +495,7 @@ impl<'w, 'e> Walk<'w, 'e> {
         let open = argument.open;
         let rule = argument.rule;
         let wants = |bit: u32| open.is_some_and(|open| open.access & bit != 0);
-        let sizes = open.is_some_and(|open| open.how_at.is_some() && open.how == 0 && open.sized);
+        let sizes = open.is_some_and(|open| open.empties());
         let further = [(wants(1), Op::Read), (wants(2), Op::Write), (sizes, Op::Setattr)];
         rule.into_iter().chain(further.into_iter().filter(|(wanted, _)| *wanted).map(|(_, op)| op))
     }
@@ -520,7 +523,7 @@ impl<'w, 'e> Walk<'w, 'e> {
             names,
             name_count,
             set,
-            unchecked: argument.open.is_some_and(|open| open.how_at.is_some() && open.how == 0),
+            unchecked: argument.open.is_some_and(|open| open.takes()),
             access_at: argument.access_at.filter(|_| rule == Op::Access),
             maxcount_at: argument.maxcount_at,
             offset: argument.offset,

@@ -56,6 +56,31 @@ pub struct OpenAt {
     pub claim: u32,
 }
 
+impl OpenAt {
+    /// Why an OPEN is refused whatever it is about, if it is. What is opened must be sure before the server says it: a name in the
+    /// current folder, or the current file. Claims of delegations, which nobody has, name both, and servers differ in which of
+    /// them is meant. A file that is there is not made: a length that such an OPEN brings would empty it.
+    pub fn refusal(&self) -> Option<u32> {
+        match self.claim {
+            0 => None,
+            1 | 4 if self.how_at.is_some() => Some(status::INVAL),
+            1 | 4 => None,
+            _ => Some(status::NOTSUPP),
+        }
+    }
+
+    /// True if it may take a file that is there, and change it: as it comes, or exclusively, for whoever knows a file's times knows
+    /// the verifier too by which servers tell that he has made it himself.
+    pub fn takes(&self) -> bool {
+        self.how_at.is_some() && self.how != 1
+    }
+
+    /// True if a file that is there may get another length by it.
+    pub fn empties(&self) -> bool {
+        self.sized && self.takes()
+    }
+}
+
 /// One operation of a call. Fields that it does not have are empty.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Argument {

@@ -9,10 +9,43 @@ use nfs3_client::nfs3_types::nfs3::{
     READDIRPLUS3args, READLINK3args, REMOVE3args, RENAME3args, RMDIR3args, SYMLINK3args, cookieverf3,
     createhow3, nfspath3, sattr3, set_atime, set_mtime, stable_how, symlinkdata3,
 };
+use std::collections::HashSet;
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::sync::atomic::Ordering;
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
+
+/// What a server has told of a directory so far, whether files can have these names or not.
+#[derive(Default)]
+struct Told {
+    names: usize,
+    bytes: usize,
+    /// Where pages have begun: a listing that comes back to one of them never ends.
+    begins: HashSet<u64>,
+}
+
+impl Told {
+    fn count(&mut self, of: &Place, name: &OsStr, begun: Instant) -> Result<()> {
+        (self.names, self.bytes) = (self.names + 1, self.bytes + name.len());
+        if self.names > NAMES_MAX || self.bytes > NAMES_BYTES_MAX {
+            return Err(endless(of, "it has more names than any that is read"));
+        }
+        if begun.elapsed() > LISTING_MOST {
+            return Err(endless(of, "it takes too long"));
+        }
+        Ok(())
+    }
+
+    /// Whether a page that begins behind this cookie is another one than those before.
+    fn goes_on(&mut self, cookie: u64) -> bool {
+        cookie != 0 && self.begins.insert(cookie)
+    }
+}
+
+fn endless(of: &Place, why: &str) -> Errno {
+    tracing::warn!("{}: its listing does not end: {why}", of.shown());
+    Errno(libc::EOVERFLOW)
+}
 
 impl Protocol for Nfs {
     const EXACT_TIMES: bool = true;
@@ -131,10 +164,10 @@ impl Protocol for Nfs {
     }
 
     fn list(&self, of: &Place) -> Result<Vec<(OsString, Found)>> {
-        let (mut all, mut bytes, begun) = (Vec::new(), 0, Instant::now());
+        let (mut all, mut told, begun) = (Vec::new(), Told::default(), Instant::now());
         let (mut cookie, mut verifier) = (0, cookieverf3::default());
         loop {
-            let told = self.ask(true, async |client| {
+            let page = self.ask(true, async |client| {
                 let arguments = READDIRPLUS3args {
                     dir: handle(of),
                     cookie,
@@ -144,14 +177,15 @@ impl Protocol for Nfs {
                 };
                 client.readdirplus(&arguments).await
             })?;
-            verifier = told.cookieverf;
-            let (entries, eof) = (told.reply.entries.0, told.reply.eof);
+            verifier = page.cookieverf;
+            let (entries, eof) = (page.reply.entries.0, page.reply.eof);
             if entries.is_empty() && !eof {
-                return Err(Errno::IO);
+                return Err(endless(of, "the server sends no name, and no end"));
             }
             for entry in entries {
                 cookie = entry.cookie;
                 let name = OsString::from_vec(entry.name.as_ref().to_vec());
+                told.count(of, &name, begun)?;
                 if name == "." || name == ".." {
                     continue;
                 }
@@ -159,7 +193,6 @@ impl Protocol for Nfs {
                     self.fate.left_out.fetch_add(1, Ordering::Relaxed);
                     continue;
                 }
-                bytes += name.len();
                 let found = match (&entry.name_attributes, &entry.name_handle) {
                     (Nfs3Option::Some(attributes), Nfs3Option::Some(file)) => {
                         Found { attributes: shown(attributes), key: file.data.to_vec() }
@@ -174,8 +207,8 @@ impl Protocol for Nfs {
             if eof {
                 return Ok(all);
             }
-            if all.len() > NAMES_MAX || bytes > NAMES_BYTES_MAX || begun.elapsed() > LISTING_MOST {
-                return Err(Errno(libc::EOVERFLOW));
+            if !told.goes_on(cookie) {
+                return Err(endless(of, "the server begins it again and again"));
             }
         }
     }

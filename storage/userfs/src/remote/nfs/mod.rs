@@ -10,21 +10,23 @@
 //! - No locks on the server, no extended attributes.
 
 mod calls;
+mod line;
 
 use super::runtime::{self, Fate, PATIENCE};
 use super::{Place, Protocol, Remote};
 use crate::backend::{Attributes, Inode, New};
 use crate::error::{Errno, Error, Result};
+use line::{Line, Lines};
 use nfs3_client::nfs3_types::nfs3::{
     COMMIT3args, FSINFO3args, Nfs3Option, Nfs3Result, SETATTR3args, WRITE3args, diropargs3, fattr3,
     filename3, ftype3, nfs_fh3, nfsstat3, sattr3, stable_how,
 };
 use nfs3_client::nfs3_types::rpc::{auth_unix, opaque_auth};
 use nfs3_client::nfs3_types::xdr_codec::Opaque;
-use nfs3_client::tokio::{TokioConnector, TokioIo};
 use nfs3_client::{Nfs3Client, Nfs3ConnectionBuilder, RpcError};
 use std::collections::HashMap;
 use std::ffi::OsStr;
+use std::io::ErrorKind;
 use std::net::IpAddr;
 use std::os::unix::ffi::OsStrExt;
 use std::sync::atomic::Ordering;
@@ -78,7 +80,7 @@ impl Target {
     }
 }
 
-type Client = Nfs3Client<TokioIo<TcpStream>>;
+type Client = Nfs3Client<Line>;
 
 /// What a file's last writes were, until they are committed.
 #[derive(Debug, Default)]
@@ -158,7 +160,7 @@ type Mounted = (Client, nfs_fh3, (u16, u16));
 
 async fn mount(target: &Target) -> std::result::Result<Mounted, String> {
     let address = address(target).await?;
-    let mut builder = Nfs3ConnectionBuilder::new(TokioConnector, address.to_string(), &target.path)
+    let mut builder = Nfs3ConnectionBuilder::new(Lines, address.to_string(), &target.path)
         .connect_from_privileged_port(from_root(address))
         .credential(credential());
     if let Some(port) = target.ports.0 {
@@ -253,7 +255,7 @@ impl Nfs {
         // A failure costs waiting only.
         let _ = stream.set_nodelay(true);
         self.fate.connected.fetch_add(1, Ordering::Relaxed);
-        Ok(Nfs3Client::new_with_auth(TokioIo::new(stream), credential, opaque_auth::default()))
+        Ok(Nfs3Client::new_with_auth(Line(stream), credential, opaque_auth::default()))
     }
 
     /// A connection; one that answers, if what follows must not be sent twice.
@@ -305,7 +307,10 @@ impl Nfs {
                 Ok((_, Err(error))) => {
                     tracing::warn!("{}: {error}", self.target.host);
                     self.fate.lost.fetch_add(1, Ordering::Relaxed);
-                    (Errno::IO, again)
+                    // Asked again, such a server says it again.
+                    let lies =
+                        matches!(&error, RpcError::Io(error) if error.kind() == ErrorKind::InvalidData);
+                    (Errno::IO, again && !lies)
                 }
                 Err(error) => {
                     self.fate.lost.fetch_add(1, Ordering::Relaxed);
