@@ -2,6 +2,7 @@
 
 mod accelerated;
 mod archives;
+mod archives_beside;
 mod beneath;
 mod beside;
 mod crashes;
