@@ -14,6 +14,7 @@ mod kernel;
 mod liars;
 mod mounts;
 mod named;
+mod odd;
 mod opened;
 mod passthrough;
 mod peers;
