@@ -14,6 +14,8 @@
 #define SECONDS_MAX 7258118400l
 #define NS 1000000000l
 #define STATX_RESERVED 0x80000000u
+#define STATX_MNT_ID 0x1000u
+#define AT_STATX_DONT_SYNC 0x4000u
 
 struct facts {
   struct segment_node node;
@@ -77,12 +79,23 @@ static i64 put_stat(const struct facts *f, u64 to) {
   return weir_copy((void *)to, s, sizeof s) ? -14 : 0;
 }
 
-/* struct statx. */
-static i64 put_statx(const struct facts *f, u64 to) {
+/* Which mount it is by which the file is reached: that of its folder, as nothing is mounted on files that are served here. 0: not known. */
+static u64 mount_of(i32 above, u64 path) {
+  u8 text[PATH_MAX_HERE];
+  const u8 *folder = (const u8 *)"";
+  u64 s[32], bytes = path ? copy_path(text, path) : 0;
+  if (bytes && split(text, bytes, &folder) == text) folder = (const u8 *)"";
+  return SYS(NR_statx, above, folder, AT_EMPTY_PATH | AT_STATX_DONT_SYNC, STATX_MNT_ID, s, 0) ? 0 : s[18];
+}
+
+/* struct statx. The kernel says which mount it is whether it is asked for or not. */
+static i64 put_statx(const struct facts *f, u64 mount_id, u64 to) {
   u64 s[32];
   u32 *half = (u32 *)s;
+  if (!mount_id) return NOT_HERE;
   weir_clear(s, sizeof s);
-  half[0] = STATX_BASIC;
+  half[0] = STATX_BASIC | STATX_MNT_ID;
+  s[18] = mount_id;
   half[1] = BLOCK_BYTES;
   half[4] = f->node.links;
   half[5] = f->node.user;
@@ -106,7 +119,7 @@ static i64 stat(u32 fd, u64 to) {
 
 static i64 statx(u32 fd, u64 to) {
   struct facts f;
-  return learn_of(fd, &f) ? put_statx(&f, to) : NOT_HERE;
+  return learn_of(fd, &f) ? put_statx(&f, mount_of((i32)fd, 0), to) : NOT_HERE;
 }
 
 struct change {
@@ -256,7 +269,7 @@ i64 serve_attributes_by_name(const struct call *call) {
     case NR_statx:
       if (!knows_all(a[2], a[3])) return NOT_HERE;
       result = shown((i32)a[0], a[1], (u32)a[2], &f);
-      return result ? result : put_statx(&f, a[4]);
+      return result ? result : put_statx(&f, mount_of((i32)a[0], a[1]), a[4]);
     case NR_utimensat:
       if ((u32)a[3] & ~AT_SYMLINK_NOFOLLOW || !times_to_set(a[2], &change)) return NOT_HERE;
       return a[1] ? by_name((i32)a[0], a[1], CHANGES_IT, alter_named, &change) : alter_open((i32)a[0], &change);

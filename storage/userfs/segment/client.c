@@ -219,14 +219,21 @@ u32 looked_at(u32 fd) {
   return __atomic_load_n(&weir_states[fd], __ATOMIC_ACQUIRE);
 }
 
+int has_made(u32 fd) {
+  if (fd >= DESCRIPTORS_MAX || !descriptors[fd].made) return 0;
+  return descriptors[fd].made_turn == turn(__atomic_load_n(&weir_states[fd], __ATOMIC_ACQUIRE));
+}
+
 static void share(u32 fd) {
   struct descriptor *d = &descriptors[fd];
   u8 is = state(looked_at(fd));
+  int made = has_made(fd);
   if (is == OURS) {
     lock(d);
     private_end(fd, d);
     publish(fd, d);
     set_state(fd, UNKNOWN);
+    d->made_turn = made ? turn(__atomic_load_n(&weir_states[fd], __ATOMIC_ACQUIRE)) : d->made_turn;
     unlock(d);
   } else if (is == FRESH) {
     set_state(fd, UNKNOWN);

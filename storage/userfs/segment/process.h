@@ -81,6 +81,8 @@ struct descriptor {
   u8 folder_known;
   u8 folder_is_path; /* opened with O_PATH */
   u8 opened_as_path; /* the same, when it was opened: it is worth asking whether it is a directory */
+  u8 made;           /* the open that gave it made the file, past the kernel: while `made_turn` is the turn of its word */
+  u32 made_turn;
 } __attribute__((aligned(64)));
 
 extern struct mount mount;
@@ -106,6 +108,8 @@ enum { STASHED = 4, CLOSING = 5 };
 
 static inline struct cursor *cursor_of(const struct descriptor *d) { return &cursors[d - descriptors]; }
 static inline u8 state(u32 word) { return (u8)word; }
+/* Which changes when the number is another descriptor's, and at other times. */
+static inline u32 turn(u32 word) { return word >> 8; }
 /* In no other state a descriptor's cursor is private: most programs use no file of ours, and then its page and that of `descriptors` are never touched. */
 static inline int may_be_private(u32 word) { return state(word) == OURS || state(word) == STASHED; }
 
@@ -121,6 +125,8 @@ static inline void lock(struct descriptor *d) {
 static inline void unlock(struct descriptor *d) { __atomic_store_n(&d->lock, 0, __ATOMIC_RELEASE); }
 /* Finds out what a descriptor is; `word` is what its state was. */
 u8 classify(u32 fd, u32 word);
+/* Whether the descriptor was given by an open that made its file past the kernel, which so knows nothing of it (F_CREATED_QUERY). */
+int has_made(u32 fd);
 /* To the kernel, and counted. */
 u64 pass(void);
 /* The same of a call that uses the position. With `d` locked, which it unlocks; client_after says when it is back. */

@@ -227,6 +227,7 @@ impl Mount {
     /// Threads that answer the kernel, and one that tells it what is stale.
     fn serve(&mut self, session: Session<Server>) -> std::io::Result<()> {
         let notifier = session.notifier();
+        self.stale.tell_by(session.notifier());
         self.session = Some(session.spawn()?);
         let waiting = self.stale.clone();
         let backend = self.backend.clone();

@@ -11,7 +11,9 @@
 //! - Where a daemon may come after this one (`keeper`), what the kernel has is written down: it still has it then, by the same numbers.
 //! - A mount decides once, when the kernel says what it can. An open that the kernel cannot take (a file system below that is
 //!   stacked too high) goes through the server; the kernel does not mix the two for one inode.
-//! - Where a daemon may come after this one (`keeper`), what the kernel has is written down: it still has it then, by the same numbers.
+//! - The kernel opens the local file with the flags of the open, and `fcntl` changes only those of the descriptor above: what is written by one that was
+//!   opened to append would be appended for ever, and one that was opened for direct input and output would want aligned places for ever. So
+//!   what is opened with either is read and written by the daemon, which is told the flags of each write, and only mapped by the kernel itself.
 
 #![allow(unsafe_code)]
 
@@ -29,6 +31,10 @@ const STACKED_MAX: u32 = 2;
 /// Handle of an open that the kernel serves by itself, and of others.
 const BY_KERNEL: FileHandle = FileHandle(1);
 const BY_SERVER: FileHandle = FileHandle(0);
+/// Of an open that the kernel has the local file for, and that is read and written by the server.
+const MAPPED_BY_KERNEL: FileHandle = FileHandle(2);
+/// Flags of an open that `fcntl` changes, and that mean something to who reads and writes.
+const CHANGEABLE: i32 = libc::O_APPEND | libc::O_DIRECT;
 
 /// A file that the kernel has, by its number for it, and how often it is open. For the journal.
 #[derive(Debug, Clone, Copy, Serialize, Deserialize)]
@@ -127,8 +133,19 @@ impl Passthrough {
         }
     }
 
-    /// Answers an open of `inode` with the file that `local` gives.
-    pub(crate) fn open(&self, inode: Inode, local: impl FnOnce() -> Option<OwnedFd>, reply: ReplyOpen) {
+    /// Whether the server writes for a descriptor of which the kernel takes no rights away when it is written.
+    pub(crate) fn leaves_rights(handle: FileHandle) -> bool {
+        handle == MAPPED_BY_KERNEL
+    }
+
+    /// Answers an open of `inode` by these flags with the file that `local` gives.
+    pub(crate) fn open(
+        &self,
+        inode: Inode,
+        flags: i32,
+        local: impl FnOnce() -> Option<OwnedFd>,
+        reply: ReplyOpen,
+    ) {
         let mut files = self.files();
         files.over.drain(..).for_each(|number| drop(wrapped(&reply, number)));
         let known = files.of.contains_key(&inode);
@@ -148,13 +165,16 @@ impl Passthrough {
         if let Some(backing) = files.of.get_mut(&inode) {
             let file = backing.file.get_or_insert_with(|| wrapped(&reply, backing.number));
             // With the lock held: a release of the same inode must not be faster.
-            reply.opened_passthrough(BY_KERNEL, FopenFlags::empty(), file);
+            match flags & CHANGEABLE {
+                0 => reply.opened_passthrough(BY_KERNEL, FopenFlags::empty(), file),
+                _ => reply.opened_passthrough(MAPPED_BY_KERNEL, FopenFlags::FOPEN_DIRECT_IO, file),
+            }
         }
     }
 
     /// An open is over.
     pub(crate) fn release(&self, inode: Inode, handle: FileHandle) {
-        if handle != BY_KERNEL {
+        if handle == BY_SERVER {
             return;
         }
         let mut files = self.files();

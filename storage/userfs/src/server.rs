@@ -117,6 +117,20 @@ impl Server {
         }
     }
 
+    /// A program that may not keep them writes to a file with set-user-id or set-group-id, and the kernel leaves it to us to take them away.
+    /// (Capabilities go where we write.) It hears of it before the write returns.
+    fn end_rights(&self, inode: Inode) {
+        let Ok(Attributes { mode, .. }) = self.backend.attributes(inode) else { return };
+        let group = if mode & libc::S_IXGRP == 0 { 0 } else { libc::S_ISGID };
+        let left = mode & !(libc::S_ISUID | group);
+        if left != mode {
+            let change = Change { mode: Some(left), ..Change::default() };
+            // What cannot be changed shows at the write itself.
+            let _ = self.ask(Operation::Change, |backend| backend.change(inode, &change));
+            self.stale.tell_attributes(inode);
+        }
+    }
+
     fn ask<T>(&self, operation: Operation, asked: impl FnOnce(&dyn Backend) -> Result<T>) -> Result<T> {
         let begun = Instant::now();
         let answer = asked(self.backend.as_ref());
@@ -294,9 +308,9 @@ impl Filesystem for Server {
         self.entry(made, reply);
     }
 
-    fn open(&self, _request: &Request, inode: INodeNo, _flags: OpenFlags, reply: ReplyOpen) {
+    fn open(&self, _request: &Request, inode: INodeNo, flags: OpenFlags, reply: ReplyOpen) {
         if let Some(passthrough) = self.passthrough() {
-            return passthrough.open(inode.0, || self.backend.local(inode.0), reply);
+            return passthrough.open(inode.0, flags.0, || self.backend.local(inode.0), reply);
         }
         if self.is_own() {
             return reply.error(fuser::Errno::ENOSYS);
@@ -385,7 +399,7 @@ impl Filesystem for Server {
         &self,
         request: &Request,
         inode: INodeNo,
-        _handle: FileHandle,
+        handle: FileHandle,
         offset: u64,
         data: &[u8],
         write_flags: WriteFlags,
@@ -393,6 +407,9 @@ impl Filesystem for Server {
         _owner: Option<LockOwner>,
         reply: ReplyWrite,
     ) {
+        if Passthrough::leaves_rights(handle) && write_flags.contains(WriteFlags::FUSE_WRITE_KILL_SUIDGID) {
+            self.end_rights(inode.0);
+        }
         // The kernel appends where it believes the end to be. A page of a map that it writes out has its place.
         let append = flags.0 & libc::O_APPEND != 0 && !write_flags.contains(WriteFlags::FUSE_WRITE_CACHE);
         let written = self.ask(Operation::Write, |backend| {

@@ -55,6 +55,16 @@ impl Default for Limits {
     }
 }
 
+/// Whether an extended attribute may have this name: one of those beginnings, and more.
+fn attribute_name(name: &OsStr) -> Result<()> {
+    let name = name.as_encoded_bytes();
+    match NAMESPACES.iter().find(|space| name.starts_with(space)) {
+        None => Err(Errno::UNSUPPORTED),
+        Some(space) if space.len() == name.len() => Err(Errno::INVALID),
+        Some(_) => Ok(()),
+    }
+}
+
 /// Files in memory.
 #[derive(Debug)]
 pub struct Memory {
@@ -373,13 +383,12 @@ impl Backend for Memory {
     }
 
     fn get_attribute(&self, inode: Inode, name: &OsStr) -> Result<Vec<u8>> {
+        attribute_name(name)?;
         self.tree().node(inode)?.attributes.get(name).cloned().ok_or(Errno::NO_DATA)
     }
 
     fn set_attribute(&self, inode: Inode, name: &OsStr, value: &[u8], flags: i32) -> Result<()> {
-        if !NAMESPACES.iter().any(|space| name.as_encoded_bytes().starts_with(space)) {
-            return Err(Errno::UNSUPPORTED);
-        }
+        attribute_name(name)?;
         let mut tree = self.tree();
         let node = tree.node_mut(inode)?;
         let there = node.attributes.contains_key(name);
@@ -405,6 +414,7 @@ impl Backend for Memory {
     }
 
     fn remove_attribute(&self, inode: Inode, name: &OsStr) -> Result<()> {
+        attribute_name(name)?;
         let mut tree = self.tree();
         let node = tree.node_mut(inode)?;
         node.attributes.remove(name).ok_or(Errno::NO_DATA)?;

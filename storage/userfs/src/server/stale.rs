@@ -1,8 +1,9 @@
 //! What the kernel must be told to forget.
 
 use crate::backend::Inode;
+use fuser::{INodeNo, Notifier};
 use std::collections::HashSet;
-use std::sync::{Condvar, Mutex, PoisonError};
+use std::sync::{Condvar, Mutex, OnceLock, PoisonError};
 use std::time::Duration;
 
 /// Inodes whose pages and attributes the kernel must drop. Another thread tells it: the kernel may hold a page locked
@@ -11,12 +12,27 @@ use std::time::Duration;
 pub(crate) struct Stale {
     inodes: Mutex<(HashSet<Inode>, bool)>,
     changed: Condvar,
+    notifier: OnceLock<Notifier>,
 }
 
 impl Stale {
     pub(crate) fn push(&self, inode: Inode) {
         self.inodes.lock().unwrap_or_else(PoisonError::into_inner).0.insert(inode);
         self.changed.notify_one();
+    }
+
+    /// By this the kernel is told at once.
+    pub(crate) fn tell_by(&self, notifier: Notifier) {
+        let _ = self.notifier.set(notifier);
+    }
+
+    /// The kernel forgets the attributes, and keeps the pages: so this waits for no page, and a request may be answered after it.
+    pub(crate) fn tell_attributes(&self, inode: Inode) {
+        match self.notifier.get() {
+            // An inode that the kernel no longer knows needs nothing.
+            Some(notifier) => drop(notifier.inval_inode(INodeNo(inode), -1, 0)),
+            None => self.push(inode),
+        }
     }
 
     /// Lets [`Stale::take`] end.

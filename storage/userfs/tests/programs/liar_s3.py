@@ -7,7 +7,7 @@ TRUE = b''.join(b'%015d\n' % i for i in range(65536))
 OTHER = TRUE.replace(b'\n', b'!')
 LIES = ['norange', 'otherrange', 'shorter', 'cut', 'closed', 'longer', 'nolength', 'empty', 'twice', 'replaced', 'error', 'elsewhere', 'endless']
 OBJECTS = {name: TRUE for name in LIES + ['honest', 'busy']}
-OBJECTS.update({'both': b'file', 'both/below': b'below', 'hollow': b'', 'x' * 300: b'long'})
+OBJECTS.update({'both': b'file', 'both/below': b'below', 'hollow': b'', 'x' * 300: b'long', 'bell\x07 and\nline': b'odd'})
 seen = {'replaced': 0, 'busy': 0}
 
 
@@ -41,6 +41,7 @@ class Store(BaseHTTPRequestHandler):
         query = dict(urllib.parse.parse_qsl(url.query))
         key = urllib.parse.unquote(url.path).split('/', 2)[2:]
         if not key or not key[0]:
+            self.spelt = urllib.parse.quote if query.get('encoding-type') == 'url' else str
             return self.list(query)
         name = key[0]
         if name not in OBJECTS:
@@ -114,14 +115,16 @@ class Store(BaseHTTPRequestHandler):
 
     def listing(self, prefix, keys, folders, token, sized=True):
         text = '<?xml version="1.0"?><ListBucketResult xmlns="http://s3.amazonaws.com/doc/2006-03-01/"><Name>bucket</Name>' \
-            '<Prefix>%s</Prefix><IsTruncated>%s</IsTruncated>' % (prefix, 'true' if token else 'false')
+            '<Prefix>%s</Prefix><IsTruncated>%s</IsTruncated>' % (self.spelt(prefix), 'true' if token else 'false')
+        if self.spelt is not str:
+            text += '<EncodingType>url</EncodingType>'
         if token:
             text += '<NextContinuationToken>%s</NextContinuationToken>' % token
         for key in keys:
             size = '<Size>%d</Size>' % len(OBJECTS.get(key, b'')) if sized else ''
-            text += '<Contents><Key>%s</Key><LastModified>2030-01-01T00:00:00.000Z</LastModified>%s</Contents>' % (key, size)
+            text += '<Contents><Key>%s</Key><LastModified>2030-01-01T00:00:00.000Z</LastModified>%s</Contents>' % (self.spelt(key), size)
         for key in folders:
-            text += '<CommonPrefixes><Prefix>%s</Prefix></CommonPrefixes>' % key
+            text += '<CommonPrefixes><Prefix>%s</Prefix></CommonPrefixes>' % self.spelt(key)
         self.answer(200, (text + '</ListBucketResult>').encode(), [('Content-Type', 'application/xml')])
 
 

@@ -133,6 +133,44 @@ def op_ofd_lock(s, kind, whence, start, length):
     fcntl.fcntl(fd(s), 37, struct.pack(LOCK, kind, whence, start, length, 0))
 
 
+def op_lockf(s, command, length):
+    """By libc, from the position on: 0 unlocks, 2 tries to lock, 3 asks."""
+    return C.lockf(fd(s), command, ctypes.c_long(length)) and -ctypes.get_errno()
+
+
+def op_flock(s, how):
+    fcntl.flock(fd(s), how | fcntl.LOCK_NB)
+
+
+def op_child_closes(s):
+    """A child has descriptors of the same descriptions, and no locks of ranges."""
+    child = os.fork()
+    if not child:
+        os.close(fd(s))
+        os._exit(0)
+    return os.waitpid(child, 0)[1]
+
+
+def op_locks_of_all(places):
+    """Place by place, as others may lock over each other: what would hinder this process, and whether that is a process's or a description's."""
+    return all_of(lambda s: runs([asked(s, at) for at in range(places)] + [asked(s, 10000)]))
+
+
+def asked(s, at):
+    found = struct.unpack(LOCK, fcntl.fcntl(fd(s), fcntl.F_GETLK, struct.pack(LOCK, fcntl.F_WRLCK, 0, at, 1, 0)))
+    return '-' if found[0] == fcntl.F_UNLCK else ('r' if found[0] == fcntl.F_RDLCK else 'w') + ('d' if found[4] == -1 else '')
+
+
+def runs(all):
+    found = []
+    for one in all:
+        if found and found[-1][1] == one:
+            found[-1][0] += 1
+        else:
+            found.append([1, one])
+    return found
+
+
 def op_locked(s, start, length):
     found = struct.unpack(LOCK, fcntl.fcntl(fd(s), fcntl.F_GETLK, struct.pack(LOCK, fcntl.F_WRLCK, 0, start, length, 0)))
     return 'free' if found[0] == fcntl.F_UNLCK else found[:1] + found[2:4]
@@ -278,6 +316,37 @@ def op_statx(s, flags, mask):
     C.syscall.restype = ctypes.c_long
     r = C.syscall(332, fd(s), b'', 0x1000 | flags, mask, b)
     return r, ctypes.get_errno() if r else struct.unpack('I', b.raw[:4])[0] & 0x7ff
+
+
+def op_mount_ids(s, name):
+    """By the descriptor, by the name, and by the folder and the name: the mount's, whatever is asked for."""
+    C.syscall.restype = ctypes.c_long
+    found = []
+    for above, path, flags in (fd(s), b'', 0x1000), (-100, name, 0), (-100, os.path.join(os.getcwdb(), name), 0):
+        b = ctypes.create_string_buffer(256)
+        assert C.syscall(332, above, path, flags, 0, b) == 0
+        found.append((struct.unpack('I', b.raw[:4])[0] & 0x1000, struct.unpack('Q', b.raw[144:152])[0]))
+    here = os.open('.', os.O_RDONLY)
+    with open('/proc/self/fdinfo/%d' % here) as f:
+        right = [int(line.split()[1]) for line in f if line.startswith('mnt_id:')][0]
+    os.close(here)
+    return found == [(0x1000, right)] * 3 or (found, right)
+
+
+def op_created(s, t):
+    """F_CREATED_QUERY of what made the file, of what opened it, and of the first again once others could have it."""
+    ask = lambda f: fcntl.fcntl(f, 1028, 0)
+    op_open(s, 'made', os.O_RDWR | os.O_CREAT)
+    op_open(t, 'made', os.O_RDWR | os.O_CREAT)
+    first = ask(fd(s)), ask(fd(t))
+    op_write(s, 65, 3)
+    os.fchmod(fd(s), 0o4755)
+    os.close(os.dup(fd(s)))
+    second = ask(fd(s)), ask(fd(t))
+    os.close(S.pop(s))
+    again = os.open('made', os.O_RDWR)
+    os.unlink('made')
+    return first, second, ask(again), os.close(again)
 
 
 def op_mapped(name, at):

@@ -1,14 +1,23 @@
 //! The same calls, in the same order, by several processes on a mount and beside it on a file system of the kernel's own: results, errors, bytes,
 //! attributes and locks must be equal. Of three processes two are accelerated, and one goes through the kernel.
 //!
-//! A seed takes few kinds of calls, and many reads and writes between them: what goes wrong goes wrong after one call, and is seen by another.
+//! Locks have seeds of their own: with few files and places, so that they meet, and a look at all of them after each step.
+//!
+//! A seed of the others takes few kinds of calls, and many reads and writes between them: what goes wrong goes wrong after one call, and is seen by another.
 
+use super::Mounted;
 use super::accelerated::{Accelerated, Partner, accelerated};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
 const SEEDS: u64 = 32;
+const LOCK_SEEDS: u64 = 24;
+const FOLDER_SEEDS: u64 = 16;
+const FOLDER_LOCK_SEEDS: u64 = 4;
 const STEPS: usize = 120;
+const LOCK_STEPS: usize = 100;
+/// So many places of a file are looked at for locks, and one far behind them.
+const LOCK_PLACES: u64 = 60;
 /// How often of ten a step is followed by a look at all locks or sizes by another process.
 const LOOKED_AT: u64 = 6;
 const DESCRIPTORS: u64 = 3;
@@ -97,7 +106,16 @@ const ALL: [Kind; 16] = [
         0 => format!("op_proc_link({s}, 'l{}')", random.below(2)),
         _ => format!("op_proc_by_link({s}, 0o700)"),
     },
-    |random, s| format!("op_flags({s}, {})", random.one_of(&["True", "False"])),
+    // O_APPEND comes and goes, and what is written in between must be where it is then.
+    |random, s| {
+        let at = random.place();
+        match random.below(4) {
+            0 => format!("op_open({s}, 'f{}', os.O_RDWR | os.O_CREAT | os.O_APPEND)", random.below(FILES)),
+            1 => format!("op_flags({s}, True)"),
+            2 => format!("op_flags({s}, False)"),
+            _ => format!("op_flags({s}, False) and op_pwrite({s}, 97, 3, {at}) and op_write({s}, 98, 2)"),
+        }
+    },
     |random, s| match random.below(3) {
         0 => format!("op_dup({s}, {})", random.below(DESCRIPTORS)),
         1 => format!("op_dup2({s}, {})", random.below(DESCRIPTORS)),
@@ -142,60 +160,179 @@ pub fn prelude(partner: &mut Partner) {
     assert_eq!(partner.ask(&format!("!exec(open({source:?}).read()); r = None")), "None");
 }
 
-/// A process below a folder of the kernel's own.
-fn plain_in(folder: &Path) -> Partner {
-    let mut command = Command::new(super::accelerated::PYTHON);
-    command.current_dir(folder);
-    Partner::by(command)
+/// A process that is not accelerated.
+fn plain() -> Partner {
+    Partner::by(Command::new(super::accelerated::PYTHON))
 }
 
-fn in_folder(partner: &mut Partner, folder: &Path) {
-    prelude(partner);
-    assert_eq!(partner.ask(&format!("os.chdir({folder:?})")), "None");
+/// The same processes in a folder of the mount, and in one beside it.
+struct Both<'a> {
+    seed: u64,
+    here: Vec<Partner>,
+    there: Vec<Partner>,
+    said: Vec<String>,
+    folders: &'a str,
 }
 
-fn run(on: &Accelerated, seed: u64, plain: &Path) {
-    let own: PathBuf = on.on.root().join(format!("seed{seed}"));
-    let beside = plain.join(format!("seed{seed}"));
-    for folder in [&own, &beside] {
-        std::fs::create_dir(folder).unwrap();
+impl Both<'_> {
+    /// In folders of their own below these two.
+    fn new<'a>(seed: u64, folders: &'a str, roots: [&Path; 2], here: Vec<Partner>) -> Both<'a> {
+        let there = here.iter().map(|_| plain()).collect();
+        let mut both = Both { seed, here, there, said: Vec::new(), folders };
+        for (root, partners) in roots.into_iter().zip([&mut both.here, &mut both.there]) {
+            let folder: PathBuf = root.join(format!("{folders}{seed}"));
+            std::fs::create_dir(&folder).unwrap();
+            for partner in partners {
+                prelude(partner);
+                assert_eq!(partner.ask(&format!("os.chdir({folder:?})")), "None");
+            }
+        }
+        both
     }
-    let mut here = [Partner::new(on), Partner::new(on), Partner::plain(on)];
-    let mut there = [plain_in(plain), plain_in(plain), plain_in(plain)];
-    here.iter_mut().for_each(|partner| in_folder(partner, &own));
-    there.iter_mut().for_each(|partner| in_folder(partner, &beside));
+
+    fn ask(&mut self, who: usize, what: &str) {
+        let (is, right) = (self.here[who].ask(what), self.there[who].ask(what));
+        self.said.push(format!("{who}: {what} -> {right}"));
+        let from = self.said.len().saturating_sub(25);
+        assert_eq!(
+            is,
+            right,
+            "{}, seed {}, process {who}: {what}, after\n{}",
+            self.folders,
+            self.seed,
+            self.said[from..].join("\n")
+        );
+    }
+}
+
+fn run(both: &mut Both<'_>, kinds: &[Kind], at_all: &str, random: &mut Random) {
+    for _ in 0..STEPS {
+        let who = random.below(3) as usize;
+        both.ask(who, &step(random, kinds, at_all));
+        if random.below(10) < LOOKED_AT {
+            let other = (who + 1 + random.below(2) as usize) % 3;
+            both.ask(other, at_all);
+        }
+    }
+}
+
+/// By one seed, on a mount at `root`, and beside it.
+fn run_seed(on: &Accelerated, root: &Path, seed: u64, beside: &Path, name: &str) {
+    let here = vec![Partner::new(on), Partner::new(on), plain()];
+    let mut both = Both::new(seed, name, [root, beside], here);
     let mut random = Random(seed);
     let kinds = [ALL[seed as usize % ALL.len()], ALL[random.below(ALL.len() as u64) as usize]];
     // One of both: a splice makes positions the kernel's, and would hide what is wrong with them.
     let at_all =
         if (seed as usize / ALL.len()).is_multiple_of(2) { "op_look_locks()" } else { "op_look_sizes()" };
-    let mut said = Vec::new();
-    let mut both = |who: usize, what: &str| {
-        let (is, right) = (here[who].ask(what), there[who].ask(what));
-        said.push(format!("{who}: {what} -> {right}"));
-        let from = said.len().saturating_sub(25);
-        assert_eq!(is, right, "seed {seed}, process {who}: {what}, after\n{}", said[from..].join("\n"));
-    };
-    for _ in 0..STEPS {
-        let who = random.below(3) as usize;
-        both(who, &step(&mut random, &kinds, at_all));
-        if random.below(10) < LOOKED_AT {
-            let other = (who + 1 + random.below(2) as usize) % 3;
-            both(other, at_all);
-        }
+    run(&mut both, &kinds, at_all, &mut random);
+}
+
+/// A lock of ranges by this process or by the description, or what moves where it is: few places, so that they meet.
+fn locks(random: &mut Random, s: u64) -> String {
+    let kind = random.one_of(&["fcntl.F_WRLCK", "fcntl.F_WRLCK", "fcntl.F_RDLCK", "fcntl.F_UNLCK"]);
+    let (whence, length) = (random.below(3), random.below(12));
+    let start = if whence == 2 { -(random.below(9) as i64) } else { random.below(40) as i64 };
+    // Also backwards from there.
+    let length = if random.below(6) == 0 { -(length as i64) } else { length as i64 };
+    match random.below(8) {
+        0..=2 => format!("op_lock({s}, {kind}, {whence}, {start}, {length})"),
+        3 => format!("op_lock_here({s}, {}, {})", random.below(40), 1 + random.below(9)),
+        4 => format!("op_lockf({s}, {}, {length})", random.one_of(&["0", "2", "2", "3"])),
+        5 => format!("op_ofd_lock({s}, {kind}, {whence}, {start}, {length})"),
+        _ => format!(
+            "op_flock({s}, {})",
+            random.one_of(&["fcntl.LOCK_EX", "fcntl.LOCK_EX", "fcntl.LOCK_SH", "fcntl.LOCK_UN"])
+        ),
     }
+}
+
+/// A step of what locks are about: descriptors that come and go, positions, sizes, and locks themselves.
+fn lock_step(random: &mut Random) -> String {
+    let (s, file) = (random.below(DESCRIPTORS), random.below(2));
+    let flags = ["os.O_RDWR | os.O_CREAT", "os.O_RDWR | os.O_CREAT", "os.O_RDONLY", "os.O_WRONLY"];
+    match random.below(24) {
+        0..=3 => format!("op_open({s}, 'f{file}', {})", random.one_of(&flags)),
+        4 | 5 => format!("op_close({s})"),
+        6 | 7 => format!("op_glance('f{file}')"),
+        8 | 9 => format!("op_write({s}, 65, {})", 1 + random.below(9)),
+        10 => format!("op_seek({s}, {}, 0)", random.below(40)),
+        11 => format!("op_truncate({s}, {})", random.below(40)),
+        12 => match random.below(4) {
+            0 => format!("op_dup({s}, {})", random.below(DESCRIPTORS)),
+            1 => format!("op_dup2({s}, {})", random.below(DESCRIPTORS)),
+            2 => format!("op_child_closes({s})"),
+            _ => format!("op_reopen({s}, {}, os.O_RDWR)", random.below(DESCRIPTORS)),
+        },
+        13 => match random.below(3) {
+            0 => format!("os.rename('f{file}', 'f{}')", random.below(2)),
+            1 => format!("os.unlink('f{file}')"),
+            _ => format!("os.lockf(fd({s}), os.F_TEST, 9)"),
+        },
+        _ => locks(random, s),
+    }
+}
+
+/// After each step somebody who has both files open, and locks nothing, says what is locked: through the kernel in half of the seeds.
+fn run_locks(on: &Accelerated, root: &Path, seed: u64, beside: &Path, name: &str) {
+    let watcher = if seed.is_multiple_of(2) { plain() } else { Partner::new(on) };
+    let here = vec![Partner::new(on), Partner::new(on), plain(), watcher];
+    let mut both = Both::new(seed, name, [root, beside], here);
+    let mut random = Random(seed.wrapping_mul(0x1001));
+    for file in 0..2 {
+        both.ask(0, &format!("op_open({file}, 'f{file}', os.O_RDWR | os.O_CREAT)"));
+        both.ask(0, &format!("op_write({file}, 65, {})", random.below(40)));
+        both.ask(3, &format!("op_open({file}, 'f{file}', os.O_RDWR)"));
+    }
+    for _ in 0..LOCK_STEPS {
+        let who = random.below(3) as usize;
+        both.ask(who, &lock_step(&mut random));
+        both.ask(3, &format!("op_locks_of_all({LOCK_PLACES})"));
+    }
+}
+
+/// The seeds of a test: `WEIR_BESIDE_SEED` is the first one, `WEIR_BESIDE_SEEDS` how many.
+fn seeds(usual: u64) -> std::ops::Range<u64> {
+    let of =
+        |name: &str, usual: u64| std::env::var(name).ok().and_then(|text| text.parse().ok()).unwrap_or(usual);
+    let first = of("WEIR_BESIDE_SEED", 1);
+    first..first + of("WEIR_BESIDE_SEEDS", usual)
+}
+
+fn plain_folder(test: &str) -> Option<tempfile::TempDir> {
+    let folder = tempfile::tempdir_in("/dev/shm").ok();
+    if folder.is_none() {
+        println!("NOT RUN {test}: there is no /dev/shm");
+    }
+    folder
 }
 
 #[test]
 fn calls_of_several_processes_are_the_kernels() {
     let Some(on) = accelerated("calls_of_several_processes") else { return };
-    let Ok(plain) = tempfile::tempdir_in("/dev/shm") else {
-        return println!("NOT RUN calls_of_several_processes: there is no /dev/shm");
-    };
-    let of =
-        |name: &str, usual: u64| std::env::var(name).ok().and_then(|text| text.parse().ok()).unwrap_or(usual);
-    let first = of("WEIR_BESIDE_SEED", 1);
-    for seed in first..first + of("WEIR_BESIDE_SEEDS", SEEDS) {
-        run(&on, seed, plain.path());
+    let Some(beside) = plain_folder("calls_of_several_processes") else { return };
+    seeds(SEEDS).for_each(|seed| run_seed(&on, &on.on.root(), seed, beside.path(), "mem"));
+}
+
+#[test]
+fn locks_of_several_processes_are_the_kernels() {
+    let Some(on) = accelerated("locks_of_several_processes") else { return };
+    let Some(beside) = plain_folder("locks_of_several_processes") else { return };
+    seeds(LOCK_SEEDS).for_each(|seed| run_locks(&on, &on.on.root(), seed, beside.path(), "mem"));
+}
+
+/// Of folders, where the kernel reads and writes by itself, and where the daemon does. Programs are accelerated, for another mount.
+#[test]
+fn calls_on_folders_are_the_kernels() {
+    let Some(on) = accelerated("calls_on_folders") else { return };
+    let Some(beside) = plain_folder("calls_on_folders") else { return };
+    for mounted in [Mounted::directory(), Mounted::cached_directory()] {
+        for seed in seeds(FOLDER_SEEDS) {
+            run_seed(&on, &mounted.root(), seed, beside.path(), mounted.name);
+        }
+        for seed in seeds(FOLDER_LOCK_SEEDS) {
+            let name = format!("locks on {}", mounted.name);
+            run_locks(&on, &mounted.root(), seed, beside.path(), &name);
+        }
     }
 }

@@ -158,6 +158,45 @@ fn extended_attributes_are_kept() {
             rustix::fs::getxattr(&path, "user.colour", &mut value).unwrap_err(),
             rustix::io::Errno::NODATA
         );
+        // The beginning of a name is none.
+        for (name, error) in [
+            ("user.", rustix::io::Errno::INVAL),
+            ("security.", rustix::io::Errno::INVAL),
+            ("nobody.k", rustix::io::Errno::OPNOTSUPP),
+        ] {
+            let flags = rustix::fs::XattrFlags::empty();
+            let said = [
+                rustix::fs::setxattr(&path, name, b"v", flags).unwrap_err(),
+                rustix::fs::getxattr(&path, name, &mut value).unwrap_err(),
+                rustix::fs::removexattr(&path, name).unwrap_err(),
+            ];
+            assert_eq!(said, [error; 3], "{name:?} on {}", on.name);
+        }
+    });
+}
+
+/// As a package manager does it: what was not there a moment ago is, for whoever asked for it.
+#[test]
+fn names_that_were_not_there_are_when_a_folder_is_renamed_into_place() {
+    on_all("names_that_were_not_there", |on| {
+        let root = on.root();
+        let missing = |path: &str| fs::metadata(root.join(path)).unwrap_err().kind();
+        for round in 0..3 {
+            let place = format!("modules{round}");
+            for path in [place.clone(), format!("{place}/a"), format!("{place}/a/b/c")] {
+                assert_eq!(missing(&path), std::io::ErrorKind::NotFound);
+            }
+            fs::create_dir_all(root.join("new/a/b")).unwrap();
+            assert_eq!(missing("new/a/b/c"), std::io::ErrorKind::NotFound);
+            fs::write(root.join("new/a/b/c"), "bytes").unwrap();
+            fs::rename(root.join("new"), root.join(&place)).unwrap();
+            assert_eq!(missing("new/a"), std::io::ErrorKind::NotFound);
+            assert_eq!(fs::read(root.join(&place).join("a/b/c")).unwrap(), b"bytes");
+            fs::rename(root.join(&place).join("a/b/c"), root.join("moved")).unwrap();
+            assert_eq!(missing(&format!("{place}/a/b/c")), std::io::ErrorKind::NotFound);
+            fs::rename(root.join("moved"), root.join(&place).join("a/b/c")).unwrap();
+            assert_eq!(fs::metadata(root.join(&place).join("a/b/c")).unwrap().len(), 5);
+        }
     });
 }
 

@@ -235,6 +235,22 @@ fn lengths_limits_and_rights_are_judged_as_elsewhere() {
 }
 
 #[test]
+fn a_file_knows_its_mount_and_an_open_what_it_made() {
+    let Some(mut on) = accelerated("a_file_knows_its_mount") else { return };
+    for mut partner in [partner(&on), plain(&on)] {
+        assert_eq!(partner.ask("op_open(1, 'm', os.O_RDWR | os.O_CREAT | os.O_TRUNC)"), "None");
+        assert_eq!(partner.number("op_write(1, 65, 3)"), 3);
+        assert_eq!(partner.ask("op_mount_ids(1, b'm')"), "True");
+        // Kernels before 6.12 do not know the question.
+        match partner.ask("op_created(2, 3)").as_str() {
+            "-22" => println!("NOT RUN a_file_knows_what_it_made: this kernel has no F_CREATED_QUERY"),
+            answer => assert_eq!(answer, "((1, 0), (1, 0), 0, None)"),
+        }
+    }
+    assert!(on.served().1 >= 2, "writes were served");
+}
+
+#[test]
 fn times_before_1970_and_kinds_of_attributes() {
     super::on_all("times_before_1970", |mounted: &Mounted| {
         let path = mounted.root().join("f");

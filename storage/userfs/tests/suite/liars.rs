@@ -113,6 +113,10 @@ fn a_store_that_lies_gives_errors() {
     assert_eq!(both, [&("both".to_owned(), libc::S_IFREG)]);
     assert!(all.iter().all(|(name, _)| name.len() <= 255), "{all:?}");
     assert_eq!(copy(&store, "both").unwrap(), b"file");
+    // Bytes that XML has none for.
+    let odd = "bell\u{7} and\nline";
+    assert!(all.iter().any(|(name, _)| name == odd), "{all:?}");
+    assert_eq!(copy(&store, odd).unwrap(), b"odd");
     assert!(store.notes().join("; ").contains("1 names were left out"), "{:?}", store.notes());
     for folder in ["s3://bucket/endless", "s3://bucket/unsized"] {
         let listed = open_in(folder, &surroundings, Life::Alone).and_then(|of| {

@@ -2,6 +2,7 @@
 
 mod accelerated;
 mod archives;
+mod archives_beside;
 mod beneath;
 mod beside;
 mod crashes;
@@ -13,6 +14,7 @@ mod kernel;
 mod liars;
 mod mounts;
 mod named;
+mod odd;
 mod opened;
 mod passthrough;
 mod peers;

@@ -136,6 +136,39 @@ fn a_daemon_answers_and_ends() {
     assert!(!end.load(Ordering::Relaxed));
 }
 
+/// Whoever tells it to end need not find out who has the mount.
+#[test]
+fn a_daemon_ends_though_another_namespace_has_its_mount() {
+    if let Some(reason) = cannot_mount() {
+        return println!("NOT RUN a_daemon_ends_though: {reason}");
+    }
+    let folder = tempfile::tempdir().unwrap();
+    let (point, state) = (folder.path().join("mount"), folder.path().join("state"));
+    fs::create_dir(&point).unwrap();
+    let options = Options::default();
+    let task = Task { backend: "mem:64M".to_owned(), point: point.clone(), state: state.clone(), options };
+    let end = Arc::new(AtomicBool::new(false));
+    let told = end.clone();
+    let served = std::thread::spawn(move || serve(task, &told));
+    until("the mount", || is_mounted(&point) && !control::all(&state).is_empty());
+    let mut other = std::process::Command::new("unshare");
+    other.args(["--mount", "--propagation", "private", "sh", "-c", "cd \"$0\" && echo there && read _"]);
+    let pipes = std::process::Stdio::piped;
+    let mut other = other.arg(&point).stdin(pipes()).stdout(pipes()).spawn().unwrap();
+    let mut line = String::new();
+    std::io::BufRead::read_line(&mut std::io::BufReader::new(other.stdout.take().unwrap()), &mut line)
+        .unwrap();
+    assert_eq!(line, "there\n");
+    assert_eq!(control::ask(&state, &point, &Question::Unmount { lazy: false }).unwrap(), Answer::Done);
+    assert!(!is_mounted(&point));
+    end.store(true, Ordering::Relaxed);
+    until("the daemon's end", || served.is_finished());
+    served.join().unwrap().unwrap();
+    assert!(control::all(&state).is_empty());
+    drop(other.stdin.take());
+    other.wait().unwrap();
+}
+
 #[test]
 fn memory_of_removed_files_goes_back_to_the_system() {
     const BYTES: usize = 192 << 20;

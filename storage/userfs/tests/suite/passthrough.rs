@@ -97,6 +97,81 @@ fn whoever_uses_the_file_sees_the_same() {
     assert_eq!(read(&under, 0, 10), "still");
 }
 
+/// What `fcntl` changes of a descriptor, and who is not the file's owner.
+const FLAGS: &str = r#"
+import fcntl, mmap, os, sys
+def flags(f, add, remove=0):
+    fcntl.fcntl(f, fcntl.F_SETFL, (fcntl.fcntl(f, fcntl.F_GETFL) | add) & ~remove)
+def seen(*of):
+    print(*of, open('a', 'rb').read(), os.stat('a').st_size)
+A = os.O_APPEND
+f = os.open('a', os.O_RDWR | os.O_CREAT | A)
+seen(os.write(f, b'0123456789'), os.lseek(f, 0, 1), os.pwrite(f, b'end', 2))
+flags(f, 0, A)
+seen(os.pwrite(f, b'XY', 1), os.lseek(f, 3, 0), os.write(f, b'Z'), os.lseek(f, 0, 1))
+flags(f, A)
+seen(os.lseek(f, 0, 0), os.write(f, b'app'), os.lseek(f, 0, 1), os.pread(f, 4, 0))
+flags(f, 0, A)
+seen(os.pwrite(f, b'!', 0), os.writev(f, [b'+', b'-']), os.lseek(f, 0, 1))
+g = os.open('a', os.O_RDWR)
+flags(g, A)
+seen(os.write(g, b'later'), os.lseek(g, 0, 1))
+flags(g, 0, A)
+seen(os.lseek(g, 1, 0), os.write(g, b'..'), os.pwrite(f, b'both', 4))
+m = mmap.mmap(f, 0)
+m[0:3] = b'map'
+seen(os.pread(g, 3, 0), m[4:8])
+os.ftruncate(f, 5)
+seen(os.lseek(f, 0, 2))
+h = os.open('s', os.O_RDWR | os.O_CREAT, 0o777)
+os.write(h, b'program')
+w = os.open('s', os.O_WRONLY | A)
+for user in 0, 65534:
+    os.fchmod(h, 0o6777)
+    os.seteuid(user)
+    os.write(w, b'more')
+    print(oct(os.stat('s').st_mode), os.stat('s').st_size)
+    os.seteuid(0)
+os.setxattr('s', 'security.capability', bytes((1, 0, 0, 2, 0, 32)) + bytes(14))
+os.write(w, b'more')
+print(os.listxattr('s'))
+"#;
+
+#[test]
+fn flags_that_fcntl_changes_are_the_descriptors() {
+    let beside = tempfile::tempdir_in("/dev/shm").unwrap();
+    let ran = |folder: &std::path::Path| {
+        let output =
+            Command::new("/usr/bin/python3").args(["-c", FLAGS]).current_dir(folder).output().unwrap();
+        assert!(output.status.success(), "{output:?}");
+        String::from_utf8(output.stdout).unwrap()
+    };
+    let right = ran(beside.path());
+    super::on_all("flags_that_fcntl_changes", |mounted| {
+        assert_eq!(ran(&mounted.root()), right, "{}", mounted.name);
+    });
+}
+
+/// `dd` clears O_DIRECT for the last part, which is no whole block.
+#[test]
+fn what_was_opened_for_direct_input_and_output_may_go_on_without() {
+    let Some(on) = directory("passthrough_direct") else { return };
+    let from = on.under().parent().unwrap().join("from");
+    fs::write(&from, [7; 10_000]).unwrap();
+    let copy = |to: &std::path::Path| {
+        let (from, to) = (format!("if={}", from.display()), format!("of={}", to.display()));
+        Command::new("dd").args([&from, &to, "bs=4096", "oflag=direct"]).output().unwrap()
+    };
+    // Not every file system has it.
+    let below = copy(&on.under().join("below"));
+    if !below.status.success() {
+        return println!("NOT RUN passthrough_direct: {}", String::from_utf8_lossy(&below.stderr));
+    }
+    let ran = copy(&on.root().join("above"));
+    assert!(ran.status.success(), "{ran:?}");
+    assert_eq!(fs::read(on.under().join("above")).unwrap(), [7; 10_000]);
+}
+
 #[test]
 fn locks_hold_between_all_who_use_the_mount() {
     let Some(on) = directory("passthrough_locks") else { return };

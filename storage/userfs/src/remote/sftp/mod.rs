@@ -10,6 +10,8 @@
 //! - `fsync` is the server's, by `fsync@openssh.com`; a server without it gives EINVAL. Directories cannot be synced.
 
 mod calls;
+#[cfg(test)]
+mod tests;
 
 use super::runtime::{self, Fate};
 use super::{Place, Protocol, Remote};
