@@ -8,7 +8,8 @@
 //!   batch: so something of the leader's term is committed, and it can serve reads.
 //! - A follower takes nothing that its leader has taken from others, and says why; it acknowledges signs of life, so reads go on. A leader that knows so of so many
 //!   that no majority is left takes nothing new. What a new leader has from those before it is taken, from the reserve.
-//! - One whose reserve is used up as well acknowledges nothing and stays; what it lacks comes when there is room.
+//! - One whose reserve is used up as well acknowledges nothing and stays; what it lacks comes when there is room. Where a majority is so and office
+//!   changes hands, the new leader's first entry waits for room, and reads with it: raft serves none before.
 //!
 //! Nobody ends, and nobody needs to be told that there is room again.
 
