@@ -9,7 +9,9 @@
 //!   tombstone. When there are more than [`TOMBSTONES_MAX`] of them the oldest half is dropped and
 //!   the `floor` rises to their highest version; an absent key accepts nothing at or below it.
 //! - An ack says `Ok` only after the update is in the journal.
-//! - Admitting is idempotent: the update that is in force already is acked, not applied again.
+//! - Admitting is idempotent: the update that is in force already is acked, not applied again. Another change at a version that
+//!   is in force is refused: it is of an order that was restored from a backup and went on differently.
+//! - The digest is over contents, not over versions alone, for the same reason.
 //! - A batch is proven by the group's key, or by enough of the controllers in force here, each with its own key
 //!   ([`crate::endorsement`]). Who these are only the group's key says.
 //!
@@ -43,6 +45,17 @@ pub struct InForce {
     pub entry: Option<Entry>,
     /// Header of the batch that decided it.
     pub header: SignedHeader,
+    /// [`content_digest`] of it.
+    content: u128,
+}
+
+impl InForce {
+    fn is(&self, change: &Change) -> bool {
+        match change {
+            Change::Put(entry) => self.entry.as_ref() == Some(entry),
+            Change::Delete => self.entry.is_none(),
+        }
+    }
 }
 
 /// What to do with one update.
@@ -106,14 +119,23 @@ fn is_endorsed(header: &SignedHeader) -> bool {
     matches!(header.signature, GroupSignature::Members { .. })
 }
 
-fn pair_digest(key: &Key, version: Version) -> u128 {
-    let hash: [u8; 32] = Sha256::digest(encode(&(key, version))).into();
+fn digest_of(bytes: &[u8]) -> u128 {
+    let hash: [u8; 32] = Sha256::digest(bytes).into();
     let mut low = [0; 16];
     low.copy_from_slice(&hash[..16]);
     u128::from_le_bytes(low)
 }
 
-/// Digest of a set of keys and versions: the sum of their hashes, so that order does not matter.
+fn pair_digest(key: &Key, version: Version) -> u128 {
+    digest_of(&encode(&(key, version)))
+}
+
+/// What one key adds to [`Gate::digest`].
+pub fn content_digest(key: &Key, version: Version, change: &Change) -> u128 {
+    digest_of(&encode(&(key, version, change)))
+}
+
+/// Digest of a set of keys and versions, as releases before this one told it: the sum of their hashes, so that order does not matter.
 pub fn state_digest<'a>(entries: impl Iterator<Item = (&'a Key, Version)>) -> StateDigest {
     StateDigest(entries.fold(0, |sum, (key, version)| sum.wrapping_add(pair_digest(key, version))))
 }
@@ -253,8 +275,11 @@ impl Gate {
         }
         let known = self.in_force.get(&update.key).map(|known| known.version);
         let in_force = known.unwrap_or(self.floor);
-        if known == Some(update.version) {
-            return Verdict::InForce;
+        if let Some(found) = self.in_force.get(&update.key).filter(|found| found.version == update.version) {
+            return match found.is(&update.change) {
+                true => Verdict::InForce,
+                false => Verdict::Refuse(Refusal::Stale { in_force }),
+            };
         }
         if update.version <= in_force {
             return Verdict::Refuse(Refusal::Stale { in_force });
@@ -290,15 +315,16 @@ impl Gate {
 
     fn install(&mut self, header: SignedHeader, update: Update) {
         self.epoch = self.epoch.max(header.header.epoch);
+        let content = content_digest(&update.key, update.version, &update.change);
         let entry = match update.change {
             Change::Put(entry) => Some(entry),
             Change::Delete => None,
         };
         self.tombstones += usize::from(entry.is_none());
-        self.digest.0 = self.digest.0.wrapping_add(pair_digest(&update.key, update.version));
-        let new = InForce { version: update.version, entry, header };
-        if let Some(old) = self.in_force.insert(update.key.clone(), new) {
-            self.digest.0 = self.digest.0.wrapping_sub(pair_digest(&update.key, old.version));
+        self.digest.0 = self.digest.0.wrapping_add(content);
+        let new = InForce { version: update.version, entry, header, content };
+        if let Some(old) = self.in_force.insert(update.key, new) {
+            self.digest.0 = self.digest.0.wrapping_sub(old.content);
             self.tombstones -= usize::from(old.entry.is_none());
         }
     }
@@ -312,10 +338,10 @@ impl Gate {
             self.floor = self.floor.max(versions[versions.len() / 2]);
             let floor = self.floor;
             let digest = &mut self.digest;
-            self.in_force.retain(|key, value| {
+            self.in_force.retain(|_, value| {
                 let keep = value.entry.is_some() || value.version > floor;
                 if !keep {
-                    digest.0 = digest.0.wrapping_sub(pair_digest(key, value.version));
+                    digest.0 = digest.0.wrapping_sub(value.content);
                 }
                 keep
             });
@@ -362,7 +388,7 @@ impl Gate {
         self.in_force.range((std::ops::Bound::Excluded(key), std::ops::Bound::Unbounded))
     }
 
-    /// Digest of all keys and versions, tombstones included.
+    /// Digest of all that is in force: the sum of [`content_digest`] over all keys, tombstones included.
     pub fn digest(&self) -> StateDigest {
         self.digest
     }

@@ -147,8 +147,35 @@ fn restart_is_where_it_was_and_a_failed_apply_leaves_nothing() {
     assert_eq!((gate.digest(), gate.epoch()), (digest, epoch));
     assert_eq!(gate.get(&key(2)).unwrap().entry, None);
     assert_eq!(gate.get(&key(3)).unwrap().version, Version(5));
-    let pairs: Vec<(Key, Version)> = gate.iter().map(|(k, v)| (k.clone(), v.version)).collect();
-    assert_eq!(state_digest(pairs.iter().map(|(k, v)| (k, *v))), digest);
+    let sum = gate.iter().fold(0_u128, |sum, (key, found)| {
+        let change = found.entry.clone().map_or(Change::Delete, Change::Put);
+        sum.wrapping_add(content_digest(key, found.version, &change))
+    });
+    assert_eq!(StateDigest(sum), digest);
+}
+
+#[test]
+fn another_content_at_a_version_that_is_in_force_is_refused_and_has_another_digest() {
+    let world = World::new();
+    let mut gate = world.gate();
+    assert_eq!(results(&mut gate, &world.frame(1, vec![put(1, 5)])), [Ok(())]);
+    results(&mut gate, &world.frame(1, vec![delete(2, 5)]));
+    let digest = gate.digest();
+    let other =
+        Update { change: Change::Put(Entry::Members(vec!["10.9.9.9".parse().unwrap()])), ..put(1, 5) };
+    let stale = || Err(Refusal::Stale { in_force: Version(5) });
+    for forked in [other.clone(), delete(1, 5), put(2, 5)] {
+        assert_eq!(results(&mut gate, &world.frame(1, vec![forked])), [stale()]);
+    }
+    assert_eq!(results(&mut gate, &world.frame(1, vec![put(1, 5)])), [Ok(())], "the same once more");
+    assert_eq!((gate.digest(), gate.counters.refused), (digest, 3));
+    let dir = tempfile::tempdir().unwrap();
+    let mut fork = Gate::open(label("h1"), world.verifier(), &dir.path().join("gate")).unwrap();
+    results(&mut fork, &world.frame(1, vec![other]));
+    results(&mut fork, &world.frame(1, vec![delete(2, 5)]));
+    assert_ne!(fork.digest(), digest, "the same versions");
+    let versions = |gate: &Gate| state_digest(gate.iter().map(|(key, found)| (key, found.version)));
+    assert_eq!(versions(&fork), versions(&gate));
 }
 
 #[test]

@@ -166,6 +166,8 @@ fn scheduler(text: &mut String, counters: &SchedulerCounters) {
         ("keys_different", counters.compared_different),
         ("keys_unknown", counters.compared_unknown),
         ("keys_ahead", counters.compared_ahead),
+        ("keys_forked", counters.compared_forked),
+        ("sessions_doubted", counters.sessions_doubted),
         ("states_failed", counters.states_failed),
         ("stale_sessions", counters.stale_sessions),
     ];

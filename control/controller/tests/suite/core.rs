@@ -265,3 +265,99 @@ fn a_removed_actuator_is_forgotten_and_holds_up_nobody() {
     assert!(!core.scheduler().has_target(&label("h2")) && !core.joined().contains_key(&label("h2")));
     assert_eq!(core.scheduler().target_status(&label("g1")).unwrap().lag, 1, "e2 still waits for h1");
 }
+
+/// A core that was restored from a backup.
+fn restored() -> Core {
+    let mut core = core();
+    let identity = KeyPair::from_seed(&[5; 32]).public();
+    let batches = [
+        item(1, EventBody::Joined(facts("h1", identity))),
+        intent(4, vec![endpoint("n2", "e2", "h1")]),
+        intent(19, vec![policy("n2", "deny")]),
+    ];
+    batches.into_iter().for_each(|item| core.step(Input::Ordered(vec![item]), &mut Vec::new()));
+    core
+}
+
+/// What the restored order decides: at the version of what was lost, the other value.
+fn other_history() -> Vec<Item> {
+    vec![intent(30, vec![]), intent(31, vec![policy("n2", "allow")])]
+}
+
+fn policy_of(host: &Host) -> Option<Entry> {
+    host.gate.get(&Key::Policy { vni: app::vni(&label("n2")) }).unwrap().entry.clone()
+}
+
+fn is_in_sync(core: &Core) -> bool {
+    let status = core.scheduler().target_status(&label("h1")).unwrap();
+    status.synced && status.lag == 0
+}
+
+/// The policy of a backup's time, of what followed and was lost, and of what the restored order decided at the same version.
+fn forked(host: &mut Host) -> (Core, Option<Entry>) {
+    let mut before = restored();
+    host.reconcile(&mut before);
+    let mut out = Vec::new();
+    let lost = vec![intent(20, vec![policy("n2", "allow")]), intent(21, vec![policy("n2", "deny")])];
+    before.step(Input::Ordered(lost), &mut out);
+    host.answer(&mut before, out);
+    let revoked = policy_of(host);
+    let at = |core: &Core| {
+        core.scheduler()
+            .desired(&label("h1"), &Key::Policy { vni: app::vni(&label("n2")) })
+            .unwrap()
+            .version()
+    };
+    assert!(revoked.is_some() && is_in_sync(&before));
+    let mut other = restored();
+    other.step(Input::Ordered(other_history()), &mut Vec::new());
+    assert_eq!(at(&before), at(&other), "the same version");
+    (restored(), revoked)
+}
+
+#[test]
+fn other_values_at_the_same_versions_are_found_told_and_decided_anew() {
+    let mut host = Host::new("h1");
+    let (mut core, revoked) = forked(&mut host);
+    core.step(Input::Ordered(other_history()), &mut Vec::new());
+    let version = core.store().version();
+    assert!(host.reconcile(&mut core).is_empty(), "nothing is certain yet");
+    assert!(!is_in_sync(&core) && policy_of(&host) == revoked);
+    // It is asked again, so that a host that changed in the midst of it does no harm.
+    let mut out = Vec::new();
+    core.step(Input::Tick { now_ms: 999 }, &mut out);
+    assert!(out.is_empty());
+    core.step(Input::Tick { now_ms: 1_000 }, &mut out);
+    assert!(matches!(&out[..], [Output::Close { .. }]), "{out:?}");
+    let proposed = host.reconcile(&mut core);
+    assert_eq!(proposed.len(), 1);
+    assert!(!is_in_sync(&core));
+    let counters = core.scheduler().counters;
+    assert!(counters.compared_forked > 0 && counters.sessions_doubted == 1, "{counters:?}");
+    let mut out = Vec::new();
+    core.step(Input::Ordered(proposed), &mut out);
+    assert!(core.store().version() > version);
+    assert!(host.answer(&mut core, out).is_empty());
+    assert!(is_in_sync(&core) && policy_of(&host).is_some() && policy_of(&host) != revoked);
+    // And that is all: it has what is desired, by its digest.
+    let in_sync = core.scheduler().counters.sessions_in_sync;
+    assert!(host.reconcile(&mut core).is_empty());
+    assert_eq!(core.scheduler().counters.sessions_in_sync, in_sync + 1);
+}
+
+#[test]
+fn another_value_at_a_version_that_is_sent_is_no_ack_for_it() {
+    let mut host = Host::new("h1");
+    let (mut core, revoked) = forked(&mut host);
+    assert!(host.reconcile(&mut core).is_empty(), "the order may only be behind");
+    let mut out = Vec::new();
+    core.step(Input::Ordered(other_history()), &mut out);
+    let proposed = host.answer(&mut core, out);
+    assert_eq!(proposed.len(), 1);
+    assert!(!is_in_sync(&core) && policy_of(&host) == revoked);
+    assert_eq!(core.scheduler().counters.compared_forked, 1);
+    let mut out = Vec::new();
+    core.step(Input::Ordered(proposed), &mut out);
+    assert!(host.answer(&mut core, out).is_empty());
+    assert!(is_in_sync(&core) && policy_of(&host) != revoked);
+}

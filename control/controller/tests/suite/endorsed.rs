@@ -223,7 +223,12 @@ impl World {
                     self.order.push(vec![Item::Repair { now_ms: self.now_ms, actuator: target, found }]);
                 }
                 Output::Refused { refusal, key, .. } => panic!("{key} was refused: {refusal}"),
-                Output::Forged { .. } | Output::Close { .. } => panic!("{output:?}"),
+                Output::Forged { .. } => panic!("{output:?}"),
+                // It comes back at once.
+                Output::Close { target, session, .. } => {
+                    let digest = self.switches[&target].gate.digest();
+                    self.core(id, Input::Connected { actuator: target, session, digest });
+                }
                 _ => {}
             }
         }

@@ -511,6 +511,10 @@ impl Simulation {
                 self.order();
             }
             for number in 0..HOSTS.len() {
+                // Whoever's session was closed comes back.
+                if self.hosts[number].session.is_none() {
+                    self.connect(number);
+                }
                 while self.hosts[number].session.is_some()
                     && (self.hosts[number].asks_state || !self.hosts[number].inbox.is_empty())
                 {

@@ -140,6 +140,10 @@ impl Contacts {
                 }
                 self.has(replica, term, last.index());
             }
+            // A full disk took what it must.
+            (Response::Append(AppendEntriesResponse::PartialSuccess(Some(taken))), ..) => {
+                self.has(replica, term, taken.index());
+            }
             (Response::Refused(why), ..) if why == FULL && locked(&self.full).insert(replica) => {
                 tracing::warn!(replica, "its disk is full: it takes nothing new");
             }

@@ -147,13 +147,14 @@ fn refused(why: impl std::fmt::Display) -> Response {
     Response::Refused(why.to_string())
 }
 
-/// Whether batches come that this leader took. What it has from leaders before it must go through for it to lead at all, and is little.
-fn brings_new(append: &AppendEntriesRequest<Types>) -> bool {
+/// How many entries come before the first batch that this leader took, if there is one. What it has from leaders before it, and its own first
+/// entry, must go through for it to lead at all, and are little.
+fn before_new(append: &AppendEntriesRequest<Types>) -> Option<usize> {
     let term = append.vote.leader_id.term;
     let is_new = |entry: &crate::types::RaftEntry| {
         matches!(entry.payload, openraft::EntryPayload::Normal(_)) && term_of(&entry.log_id) == term
     };
-    append.entries.iter().any(is_new)
+    append.entries.iter().position(is_new)
 }
 
 impl Service {
@@ -178,10 +179,18 @@ impl Service {
         Ok(())
     }
 
-    async fn append(&self, append: AppendEntriesRequest<Types>) -> Response {
-        if self.log.room().is_short() && brings_new(&append) {
+    async fn append(&self, mut append: AppendEntriesRequest<Types>) -> Response {
+        // Of a message that brings both, what must go through is taken: the leader sends the rest again, and hears why it waits.
+        let mut part = false;
+        if self.log.room().is_short()
+            && let Some(taken) = before_new(&append)
+        {
             count(&self.common.counts.appends_refused, 1);
-            return refused(FULL);
+            if taken == 0 {
+                return refused(FULL);
+            }
+            append.entries.truncate(taken);
+            part = true;
         }
         let (commit, last) = (append.leader_commit, append.entries.last().map(|entry| entry.log_id));
         let has = last.or(append.prev_log_id);
@@ -197,7 +206,10 @@ impl Service {
                     self.newborn.grown();
                     self.raft.runtime_config().elect(true);
                 }
-                Response::Append(response)
+                match success && part {
+                    true => Response::Append(AppendEntriesResponse::PartialSuccess(has)),
+                    false => Response::Append(response),
+                }
             }
             Err(error) => refused(error),
         }

@@ -4,12 +4,12 @@
 //!   took before, a new leader's first entry, votes and changes of members go into the reserve.
 //! - It gives its office to the next voter by number that hears it and is not far behind, once for each time that its disk fills: so the
 //!   group goes on where another has room, and where none has, office goes round once and stays.
+//! - Of a message that brings a new leader's first entry together with batches that it took at once, a follower takes the part before the first
+//!   batch: so something of the leader's term is committed, and it can serve reads.
 //! - A follower takes nothing that its leader has taken from others, and says why; it acknowledges signs of life, so reads go on. A leader that knows so of so many
 //!   that no majority is left takes nothing new. What a new leader has from those before it is taken, from the reserve.
-//! - One whose reserve is used up as well acknowledges nothing and stays; what it lacks comes when there is room.
-//!
-//! Known: where office changes hands while no majority has room, and the new leader takes a batch at once, followers refuse the message that
-//! brings its first entry together with that batch. Nothing of its term is committed then, and no read is served, until there is room.
+//! - One whose reserve is used up as well acknowledges nothing and stays; what it lacks comes when there is room. Where a majority is so and office
+//!   changes hands, the new leader's first entry waits for room, and reads with it: raft serves none before.
 //!
 //! Nobody ends, and nobody needs to be told that there is room again.
 

@@ -1,6 +1,6 @@
 use super::*;
 use crate::clients::{OUTCOMES_BYTES_MAX, PRINCIPAL_BYTES_MAX, PRINCIPAL_CLIENTS_MAX, ROOM_IDLE_MS};
-use crate::meter::{BATCH, ENTRY};
+use crate::meter::{BATCH, ENTRY, FLOOR};
 
 /// Applies a batch as an entry of its own, bounded.
 fn bounded(store: &mut Store, now_ms: u64, batch: &Batch) -> (Vec<Outcome>, Meter) {
@@ -161,4 +161,84 @@ fn an_entry_of_many_batches_is_bounded() {
         assert!(matches!(apply(&small)[0], Outcome::Written { .. }));
     }
     assert!(answered <= ENTRY.answered >> 20, "{answered}");
+}
+
+/// One operation that somebody who wants to hold up the group might send.
+fn hostile(rng: &mut weir_base::world::Rng) -> Operation {
+    let key = [rng.below(4) as u8];
+    let table = ["t/a", "t/c", "t/none"][rng.below(3) as usize];
+    let scan = |limit| Query::Scan {
+        table: table.into(),
+        from: Vec::new(),
+        to: Vec::new(),
+        limit,
+        select: Select::Whole,
+    };
+    match rng.below(9) {
+        0 => put(table, &key, &vec![7; 1 << rng.below(21)]),
+        1 => get(b"v"),
+        2 => Operation::Transaction(vec![Step::Read(scan(0)); 1 + rng.below(64) as usize]),
+        3 => write(table, b"k", Condition::Always, Action::Increment { column: "n".into(), by: 1 }),
+        4 => write(table, b"v", Condition::Value(vec![7; VALUE_BYTES_MAX]), Action::Touch { ttl_ms: 1 }),
+        5 => {
+            let set = vec![("large".to_owned(), vec![1; 1 << rng.below(20)])];
+            write("t/c", &key, Condition::Always, Action::Columns { set, remove: Vec::new() })
+        }
+        6 => {
+            let step = Step::Write(step_write(table, &key, Condition::Always, value(&[7; 4_096])));
+            Operation::Transaction(vec![step; 1 + rng.below(256) as usize])
+        }
+        7 => write(table, &key, Condition::Always, Action::Remove),
+        _ => Operation::Transaction(vec![
+            Step::Check {
+                table: table.into(),
+                key: b"v".to_vec(),
+                condition: Condition::Present
+            };
+            256
+        ]),
+    }
+}
+
+/// Whatever is in an entry: what carrying it out costs is within the bounds of an entry and the floors of its batches, by what was charged and by
+/// what is seen from outside.
+#[test]
+fn what_random_and_hostile_entries_cost_is_within_the_stated_bounds() {
+    let mut passed = 0;
+    for seed in 0..12 {
+        let mut rng = weir_base::world::Rng::new(seed);
+        let mut store = with_a_mebibyte();
+        one(&mut store, table("t/c", TableOptions { columns: true, ..TableOptions::default() }));
+        for number in 0..2_000_u32 {
+            one(&mut store, put("t/a", &number.to_be_bytes(), b"small"));
+        }
+        let (mut meter, mut answered) = (Meter::new(), 0);
+        let batches = 1 + rng.below(12);
+        for _ in 0..batches {
+            // The same again and again, or one of each, in as many bytes as an entry may have.
+            let kinds: Vec<Operation> = (0..1 + rng.below(4)).map(|_| hostile(&mut rng)).collect();
+            let bytes: usize = kinds.iter().map(|kind| weir_base::codec::encode(kind).len()).sum();
+            let repeats =
+                (1 + rng.below(4_096) as usize).min(kinds.len() * (8 << 20) / bytes).max(kinds.len());
+            let operations: Vec<Operation> = kinds.iter().cycle().take(repeats).cloned().collect();
+            let terms = Terms { meter: &mut meter, who: None };
+            let outcomes = store.apply_on(&Registry::new(), terms, 0, &Batch::once(operations)).outcomes;
+            passed += outcomes.iter().filter(|outcome| !too_large(outcome)).count();
+            answered +=
+                outcomes.iter().map(|outcome| weir_base::codec::encode(outcome).len() as u64).sum::<u64>();
+            let used = meter.used();
+            for (what, used, most) in [
+                ("fuel", used.fuel, ENTRY.fuel),
+                ("bytes", used.bytes, ENTRY.bytes),
+                ("answered", used.answered, ENTRY.answered),
+                ("entries", used.entries, ENTRY.entries),
+            ] {
+                assert!(used <= most, "seed {seed}: {used} {what} of {most}");
+            }
+        }
+        // Each outcome has some words of its own.
+        let most = ENTRY.answered + batches * (FLOOR.answered + 4_096 * 200);
+        assert!(answered <= most, "seed {seed}: {answered} bytes answered of {most}");
+    }
+    assert!(passed > 500, "{passed}: nothing was tried");
 }

@@ -89,7 +89,8 @@ impl Scheduler {
         Some(TargetStatus {
             target: label.clone(),
             connected: target.session.is_some(),
-            synced: target.synced,
+            // Whether it holds other values at the same versions is not known yet.
+            synced: target.synced && !target.doubt.is_some_and(|doubt| doubt.all_known),
             keys: target.slots.len() - target.tombstones.len(),
             tombstones: target.tombstones.len(),
             desired: target.desired_max,

@@ -168,6 +168,10 @@ pub struct SchedulerCounters {
     pub compared_unknown: u64,
     /// Keys found at a version that this order has not reached.
     pub compared_ahead: u64,
+    /// Keys with another value than was decided at their version here.
+    pub compared_forked: u64,
+    /// Comparisons of keys and versions that did not explain an actuator's digest.
+    pub sessions_doubted: u64,
     /// Sessions closed because their state did not come or was too large.
     pub states_failed: u64,
     /// Tombstones forgotten.
@@ -478,6 +482,12 @@ impl Scheduler {
                 // The actuator dropped the tombstone, and its floor guards the key.
                 self.forget(label, key, out);
             } else {
+                if *in_force == version {
+                    self.counters.compared_forked += 1;
+                    tracing::error!(actuator = %label, %key, %version,
+                        "the actuator has another value at the version that this order decided: this controller was restored from a \
+                         backup, or has lost what it had decided; the key is decided anew");
+                }
                 self.mark_refused(label, key, version, refusal);
                 self.repair(label, vec![(key.clone(), *in_force)], out);
             }

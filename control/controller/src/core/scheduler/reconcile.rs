@@ -7,13 +7,18 @@
 //!   that is older or missing is sent, in the order of dependencies as any update. A key that
 //!   nobody desires, or that is newer than desired, cannot be mended by sending: it is proposed
 //!   to the order as a repair, and comes back as a signed update with a fresh version.
+//! - Digests are of values, not of versions alone. An order that was restored from a backup and went on comes to the same versions with
+//!   other values: an actuator whose keys and versions are as desired, and whose digest twice differs from what they would have in the
+//!   same way, holds such values. All of it is decided anew, since a digest does not say which key it is. Where the digest
+//!   cannot be told from the keys, because what was in force has been replaced since, or changed while it was asked, the session is closed once
+//!   more when nothing is under way, and its next digest tells. Actuators of earlier releases tell digests of versions only.
 //! - A key at a version that this order has not reached was decided by another order, or this one was restored from an old
 //!   backup, or has lost what it had decided. It is counted, and when that is still so after [`BEYOND_MS`] (a replica may be
 //!   behind) told, and repaired like the others: the order goes on above it
 //!   (see [`continues_at`]), so that no later version is one that an actuator has with another content.
 
 use super::Scheduler;
-use super::slot::{Collecting, Held};
+use super::slot::{Collecting, Doubt, Held, Sums, Target, pair_digest};
 use crate::core::Output;
 use std::collections::BTreeMap;
 use weir_model::session::StateDigest;
@@ -39,10 +44,29 @@ pub fn is_followed(decided: Version, found: Version) -> bool {
     found.0.saturating_sub(decided.0) <= CONTINUE_MAX
 }
 
+/// An actuator whose digest is in doubt is asked again after so long, at first; twice as long each time.
+const DOUBT_MIN_MS: u64 = 1_000;
+/// And at most.
+const DOUBT_MAX_MS: u64 = 64_000;
+
 /// Most keys of one repair.
 pub const REPAIR_KEYS_MAX: usize = 1024;
 /// Most keys of a state: what a gate can hold.
 const STATE_KEYS_MAX: usize = ENTRIES_MAX + TOMBSTONES_MAX;
+
+/// How far the digest of an actuator is from that of the keys and versions that were found there, and whether all of their values are
+/// known here; nothing when it is the same, also by versions alone.
+fn difference(target: &Target, found: &BTreeMap<Key, Version>) -> Option<(u128, bool)> {
+    let (mut sums, mut all_known) = (Sums::default(), true);
+    for (key, version) in found {
+        let known = target.slots.get(key).and_then(|slot| slot.known_sums(*version));
+        all_known &= known.is_some();
+        sums.add(known.unwrap_or_else(|| Sums { versions: pair_digest(key, *version), contents: 0 }));
+    }
+    let difference = target.greeted.wrapping_sub(sums.contents);
+    let same = target.greeted == sums.versions || (all_known && difference == 0);
+    (!same).then_some((difference, all_known))
+}
 
 impl Scheduler {
     /// An actuator opened a session; a session with a lower number that it had is over.
@@ -57,19 +81,22 @@ impl Scheduler {
         let now_ms = self.now_ms;
         let target = self.targets.entry(label.clone()).or_default();
         target.session = Some(session);
+        target.greeted = digest.0;
         for key in std::mem::take(&mut target.refused) {
             if let Some(slot) = target.slots.get_mut(&key) {
                 slot.refused = None;
             }
         }
-        if digest.0 == target.desired_digest {
+        if target.desired_sums.is(digest.0) {
+            target.doubt = None;
             self.counters.sessions_in_sync += 1;
             let behind: Vec<_> = target.behind.iter().cloned().collect();
             for (version, key) in behind {
                 self.set_acked(label, &key, Some(version), out);
             }
             self.synced(label, out);
-        } else if target.known && digest.0 == target.acked_digest {
+        } else if target.known && target.acked_sums.is(digest.0) {
+            target.doubt = None;
             self.counters.sessions_as_left += 1;
             self.synced(label, out);
         } else {
@@ -149,6 +176,7 @@ impl Scheduler {
     }
 
     fn compare(&mut self, label: &Label, mut found: BTreeMap<Key, Version>, out: &mut Vec<Output>) {
+        let forked = self.doubt(label, &found);
         let Some(target) = self.targets.get(label) else { return };
         let mut repairs = Vec::new();
         let mut forgotten = Vec::new();
@@ -156,7 +184,7 @@ impl Scheduler {
         for (key, slot) in &target.slots {
             let desired = slot.desired();
             match found.remove(key) {
-                Some(version) if version > desired.version() => {
+                Some(version) if version > desired.version() || (forked && version == desired.version()) => {
                     repairs.push((key.clone(), version));
                     acked.push((key.clone(), None, false));
                 }
@@ -166,6 +194,12 @@ impl Scheduler {
                 }
                 None => acked.push((key.clone(), None, true)),
             }
+        }
+        if forked {
+            tracing::error!(actuator = %label, keys = repairs.len(),
+                "the actuator holds other values at versions of this order: this controller was restored from a backup and went on, or lost \
+                 what it had decided; all of that actuator is decided anew");
+            self.counters.compared_forked += repairs.len() as u64;
         }
         repairs.extend(found);
         for (key, version, absent) in acked {
@@ -180,6 +214,42 @@ impl Scheduler {
         } else if let Some(target) = self.targets.get_mut(label) {
             target.ahead.extend(repairs);
         }
+    }
+
+    /// Looks whether an actuator's digest is that of what was found. True when it is certain that values differ at the same versions.
+    fn doubt(&mut self, label: &Label, found: &BTreeMap<Key, Version>) -> bool {
+        let now_ms = self.now_ms;
+        let Some(target) = self.targets.get_mut(label) else { return false };
+        let Some((difference, all_known)) = difference(target, found) else {
+            target.doubt = None;
+            return false;
+        };
+        let before = target.doubt.take();
+        if all_known && before.is_some_and(|before| before.all_known && before.difference == difference) {
+            return true;
+        }
+        self.counters.sessions_doubted += 1;
+        let tries = before.map_or(0, |before| before.tries + 1);
+        target.doubt = Some(Doubt { difference, all_known, since_ms: now_ms, tries });
+        false
+    }
+
+    /// Closes the session of an actuator whose digest is in doubt, when nothing is under way: its next one tells.
+    pub(super) fn ask_again(&mut self, label: &Label, out: &mut Vec<Output>) {
+        let Some(target) = self.targets.get(label) else { return };
+        let (Some(doubt), Some(session)) = (target.doubt, target.session) else { return };
+        let at_rest = target.synced
+            && target.in_flight.is_empty()
+            && target.repairing.is_empty()
+            && target.beyond.is_empty()
+            && (doubt.all_known || target.behind.is_empty());
+        let pause_ms = (DOUBT_MIN_MS << doubt.tries.min(16)).min(DOUBT_MAX_MS);
+        if !at_rest || self.now_ms.saturating_sub(doubt.since_ms) < pause_ms {
+            return;
+        }
+        self.disconnected(label, session);
+        let reason = "its digest is not that of its keys and versions: it is compared once more".to_string();
+        out.push(Output::Close { target: label.clone(), session, reason });
     }
 
     /// Proposes what sending cannot mend.

@@ -164,7 +164,7 @@ impl Scheduler {
         let superseded: Vec<Held> = slot.held.drain(..at).collect();
         let held = slot.held.first()?.clone();
         let (version, signed, bytes) = (held.version(), held.is_signed(), held.bytes);
-        slot.sent = Some(Sent { version, at_ms: now_ms, bytes, signed });
+        slot.sends(Sent { version, at_ms: now_ms, bytes, signed });
         target.in_flight.insert(node.1.clone());
         target.in_flight_bytes += held.bytes;
         for old in &superseded {
@@ -199,6 +199,7 @@ impl Scheduler {
             .collect();
         for label in connected {
             self.close_if_silent(&label, out);
+            self.ask_again(&label, out);
             if self.leads {
                 self.resend(&label, out);
                 self.retry(&label, out);

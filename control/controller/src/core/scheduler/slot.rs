@@ -9,7 +9,7 @@ use std::sync::Arc;
 use weir_model::signed::ProvenUpdate;
 use weir_model::update::Refusal;
 use weir_model::{Change, Dependency, Key, Version};
-use weir_trust::gate::state_digest;
+use weir_trust::gate::{content_digest, state_digest};
 
 /// Where an update stands in the order of decisions: version, then its leaf in the batch.
 pub(crate) type Place = (Version, u32);
@@ -50,6 +50,40 @@ impl Held {
     pub(crate) fn place(&self) -> Place {
         (self.version(), self.proven.leaf)
     }
+
+    fn sums(&self) -> Sums {
+        let update = &self.proven.update;
+        Sums {
+            versions: pair_digest(&update.key, update.version),
+            contents: content_digest(&update.key, update.version, &update.change),
+        }
+    }
+}
+
+/// Digests of keys, as sums over them: what an actuator says of itself is compared with one of these.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Sums {
+    /// Of keys and versions: what actuators of earlier releases tell.
+    pub versions: u128,
+    /// Of keys, versions and values.
+    pub contents: u128,
+}
+
+impl Sums {
+    pub(crate) fn add(&mut self, other: Sums) {
+        self.versions = self.versions.wrapping_add(other.versions);
+        self.contents = self.contents.wrapping_add(other.contents);
+    }
+
+    fn take(&mut self, other: Sums) {
+        self.versions = self.versions.wrapping_sub(other.versions);
+        self.contents = self.contents.wrapping_sub(other.contents);
+    }
+
+    /// Whether a digest that an actuator told is one of these.
+    pub(crate) fn is(&self, digest: u128) -> bool {
+        digest == self.contents || digest == self.versions
+    }
 }
 
 /// An update that was sent and not answered.
@@ -68,6 +102,13 @@ pub(crate) struct Slot {
     /// Never empty; versions ascend; the last is desired, the others are waited for.
     pub held: Vec<Held>,
     pub acked: Option<Version>,
+    /// What it adds to the target's [`Target::acked_sums`], and whether that is of a known value.
+    acked_sums: Sums,
+    acked_known: bool,
+    /// What was sent last, over all sessions: it may be in force.
+    last_sent: Option<(Version, Sums)>,
+    /// What it adds to the target's [`Target::desired_sums`].
+    pub desired_sums: Sums,
     pub sent: Option<Sent>,
     /// The version that was refused, why, and when.
     pub refused: Option<(Version, Refusal, u64)>,
@@ -92,6 +133,36 @@ impl Slot {
     pub fn sent_version(&self) -> Option<Version> {
         self.sent.map(|sent| sent.version)
     }
+
+    /// What the slot's key adds at a version, if the value is known.
+    pub fn known_sums(&self, version: Version) -> Option<Sums> {
+        if self.desired().version() == version {
+            return Some(self.desired_sums);
+        }
+        if self.acked_known && self.acked == Some(version) {
+            return Some(self.acked_sums);
+        }
+        let sent = self.last_sent.filter(|(sent, _)| *sent == version).map(|(_, sums)| sums);
+        sent.or_else(|| self.held.iter().find(|held| held.version() == version).map(Held::sums))
+    }
+
+    /// Remembers what is sent.
+    pub fn sends(&mut self, sent: Sent) {
+        self.last_sent = self.known_sums(sent.version).map(|sums| (sent.version, sums));
+        self.sent = Some(sent);
+    }
+
+    fn set_acked(&mut self, key: &Key, acked: Option<Version>) {
+        let known = acked.and_then(|version| self.known_sums(version));
+        // Of an unknown value: a digest of contents that no actuator has.
+        let of_versions = |version| {
+            let versions = pair_digest(key, version);
+            Sums { versions, contents: versions }
+        };
+        self.acked_sums = known.or_else(|| acked.map(of_versions)).unwrap_or_default();
+        self.acked_known = known.is_some();
+        self.acked = acked;
+    }
 }
 
 /// The state that an actuator is sending.
@@ -111,8 +182,12 @@ pub(crate) struct Target {
     /// Its state was known at some time since this scheduler began.
     pub known: bool,
     pub collecting: Option<Collecting>,
-    pub desired_digest: u128,
-    pub acked_digest: u128,
+    pub desired_sums: Sums,
+    pub acked_sums: Sums,
+    /// What its digest said when its session was opened.
+    pub greeted: u128,
+    /// What is known of whether it holds other contents at the same versions.
+    pub doubt: Option<Doubt>,
     pub desired_max: Version,
     /// Slots whose desired version is not the acked one, by desired version.
     pub behind: BTreeSet<(Version, Key)>,
@@ -137,7 +212,22 @@ pub(crate) struct Target {
     pub beyond: BTreeMap<Key, (Version, u64)>,
 }
 
-fn pair_digest(key: &Key, version: Version) -> u128 {
+/// An actuator's digest was none that this order knows, and its keys and versions do not say why: either what it replaced since was
+/// of an unknown value, or it changed while it was asked, or it holds other values at the same versions. Its digest tells, the next time.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Doubt {
+    /// How far its digest was from that of the values known here.
+    pub difference: u128,
+    /// Every key that it has is at a version whose value is known here, so another digest means another value.
+    pub all_known: bool,
+    /// Since when.
+    pub since_ms: u64,
+    /// How many times it was asked again.
+    pub tries: u32,
+}
+
+/// What a key and its version add to a digest of an earlier release.
+pub(crate) fn pair_digest(key: &Key, version: Version) -> u128 {
     state_digest(std::iter::once((key, version))).0
 }
 
@@ -153,7 +243,7 @@ impl Target {
             assert!(version > old_version, "{key} is desired at {old_version}, {version} is not newer");
             self.behind.remove(&(old_version, key.clone()));
             self.tombstones.remove(&(old_version, key.clone()));
-            self.desired_digest = self.desired_digest.wrapping_sub(pair_digest(&key, old_version));
+            self.desired_sums.take(slot.desired_sums);
         }
         let acked = slot.acked;
         let room = if keep { super::HELD_PER_SLOT_MAX - 1 } else { 0 };
@@ -164,6 +254,8 @@ impl Target {
         if held.is_delete() {
             self.tombstones.insert((version, key.clone()));
         }
+        slot.desired_sums = held.sums();
+        self.desired_sums.add(slot.desired_sums);
         slot.held.push(held);
         slot.refused = None;
         slot.repeat_refusal = false;
@@ -174,7 +266,6 @@ impl Target {
             self.claims.add(&key, Vec::new());
         }
         self.desired_max = self.desired_max.max(version);
-        self.desired_digest = self.desired_digest.wrapping_add(pair_digest(&key, version));
         self.behind.insert((version, key));
         dropped
     }
@@ -182,13 +273,9 @@ impl Target {
     /// Sets what is acked of a slot; returns the updates that this makes superfluous.
     pub fn set_acked(&mut self, key: &Key, acked: Option<Version>) -> Vec<Held> {
         let Some(slot) = self.slots.get_mut(key) else { return Vec::new() };
-        if let Some(old) = slot.acked {
-            self.acked_digest = self.acked_digest.wrapping_sub(pair_digest(key, old));
-        }
-        if let Some(new) = acked {
-            self.acked_digest = self.acked_digest.wrapping_add(pair_digest(key, new));
-        }
-        slot.acked = acked;
+        self.acked_sums.take(slot.acked_sums);
+        slot.set_acked(key, acked);
+        self.acked_sums.add(slot.acked_sums);
         if matches!(key, Key::Port { .. }) {
             match slot.held.iter().find(|held| Some(held.version()) == acked) {
                 Some(held) => self.claims.set(key, claims_of(&held.proven.update)),
@@ -224,10 +311,8 @@ impl Target {
         self.take_back(key);
         let slot = self.slots.remove(key)?;
         let desired = slot.desired().version();
-        self.desired_digest = self.desired_digest.wrapping_sub(pair_digest(key, desired));
-        if let Some(acked) = slot.acked {
-            self.acked_digest = self.acked_digest.wrapping_sub(pair_digest(key, acked));
-        }
+        self.desired_sums.take(slot.desired_sums);
+        self.acked_sums.take(slot.acked_sums);
         self.behind.remove(&(desired, key.clone()));
         self.tombstones.remove(&(desired, key.clone()));
         self.refused.remove(key);

@@ -211,7 +211,7 @@ impl World {
             }
             assert!(target.behind.is_empty() && target.in_flight.is_empty());
             assert_eq!((target.in_flight_bytes, target.queue.len()), (0, 0));
-            assert_eq!(target.desired_digest, target.acked_digest);
+            assert_eq!(target.desired_sums, target.acked_sums);
         }
         assert!(self.scheduler.line.is_empty() && self.scheduler.waiting.is_empty());
     }
