@@ -221,6 +221,12 @@ impl PortBook {
         veths.map(|state| (port_name(&state.key, gate), state.lost)).collect()
     }
 
+    /// Of each virtual machine's port: bytes of memory that are lent now, and bytes that were touched here first.
+    pub fn memory(&self, gate: &Gate) -> Vec<(PortName, (u64, u64))> {
+        let sessions = self.states.values().filter_map(|state| Some((&state.key, state.session.as_ref()?)));
+        sessions.map(|(key, session)| (port_name(key, gate), session.memory())).collect()
+    }
+
     /// The state of every port in order of the keys, with what the engine counted.
     pub fn statuses(&self, gate: &Gate, counters: &crate::engine::counters::Counters) -> Vec<PortStatus> {
         let mut statuses: Vec<PortStatus> =
