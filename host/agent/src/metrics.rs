@@ -87,6 +87,8 @@ metrics! {
     devices_removed: "counter" "weir_agent_devices_total" "what=\"removed\"", "Devices handled.";
     devices_collected: "counter" "weir_agent_devices_total" "what=\"collected\"", "Devices handled.";
     devices_failed: "counter" "weir_agent_devices_total" "what=\"failed\"", "Devices handled.";
+    links_listened: "gauge" "weir_agent_namespaces_listened" "", "Namespaces in which the kernel tells of devices that go, come or are renamed.";
+    links_changed: "counter" "weir_agent_link_changes_total" "", "Times that it told so.";
     punt_in: "counter" "weir_agent_punt_frames_total" "direction=\"in\"", "Punted frames.";
     punt_out: "counter" "weir_agent_punt_frames_total" "direction=\"out\"", "Punted frames.";
     punt_malformed: "counter" "weir_agent_punt_dropped_total" "reason=\"malformed\"", "Punted frames, and answers to them, that were dropped.";
