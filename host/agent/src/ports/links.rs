@@ -179,8 +179,8 @@ impl Links {
         let identity = |netns: &Option<String>| netns.as_deref().and_then(|netns| namespaces.identity(netns));
         self.listened.retain(|netns, listened| {
             let is_there = netns.is_none() || listened.identity.is_some();
-            let is_same = is_there && listened.identity == identity(netns);
-            wanted.contains(netns) && is_same && !listened.task.0.is_finished()
+            // One that ended by an error stays, so that it is not begun again and again: the looks are what sees then.
+            wanted.contains(netns) && is_there && listened.identity == identity(netns)
         });
         for netns in wanted {
             if self.listened.contains_key(netns) || self.listened.len() >= LISTENED_MAX {
@@ -197,7 +197,8 @@ impl Links {
             self.listened.insert(netns.clone(), Listened { identity, task });
             self.news.tell(netns.clone());
         }
-        self.shared.metrics.links_listened.set(self.listened.len() as u64);
+        let hearing = self.listened.values().filter(|listened| !listened.task.0.is_finished()).count();
+        self.shared.metrics.links_listened.set(hearing as u64);
     }
 
     fn watch_folder(&mut self, folder: &Path) {
