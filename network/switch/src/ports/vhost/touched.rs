@@ -6,9 +6,11 @@
 //! left of that. A port that reaches it loses its virtual machine's connection, and gets it again when the memory is made beforehand, or
 //! is another.
 //!
-//! What is counted is no more than what is charged could be: a page that this process is charged for was made since the file was lent, and is
-//! mapped here. So it is the less of both: bytes by which the files have grown, and bytes of the mappings that are in use. The growth is
-//! cheap to know; the mappings are looked at only when that has become more by a step.
+//! The kernel does not say who touched a page first, so what is counted is the most that it could be: a page that this process is charged for
+//! was made since the file was lent, is mapped here, and is charged to this process's control group. So it is the least of three: bytes by
+//! which the files have grown, bytes of the mappings that are in use, and bytes of shared memory that the control group is charged for. A
+//! machine that touches all its memory by itself and has its traffic all over it counts for nothing by the last. The growth is cheap to know;
+//! the others are looked at only when that has become more by a step. Huge pages are of a pool of their own, and charged to nobody here.
 //!
 //! What was counted stays with the port when its monitor connects anew with the same files. Files that are others than before are taken for a
 //! new virtual machine, whose like before is gone: so often in each [`ANEW_SPAN`]; beyond that what was counted stays.
@@ -18,6 +20,7 @@ use super::offered::wrong;
 use crate::ports::seldom::Seldom;
 use std::collections::BTreeSet;
 use std::io;
+use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
@@ -28,6 +31,8 @@ pub const TOUCHED_BYTES_MAX: u64 = 8 << 30;
 pub const TOUCHED_BYTES_LEAST: u64 = 64 << 20;
 /// Growth after which the mappings are looked at again, as a part of what a port may have.
 const STEPS: u64 = 16;
+/// And as a part of what is mapped.
+const STEPS_OF_MAPPED: u64 = 64;
 /// Times that other files are a new virtual machine's, in each span.
 const ANEW_MAX: u32 = 4;
 /// See there.
@@ -167,13 +172,17 @@ impl Touched {
     pub fn look(&self, memory: &Memory) -> Result<(), String> {
         let mut state = self.state();
         let grown = memory.grown_bytes();
-        let most = self.all.most_of_one(state.before + state.now);
-        let step = (most / STEPS).max(1);
-        if grown < state.looked_at.saturating_add(step) && state.before.saturating_add(grown) < most {
+        // What a machine gave back it may have touched here again.
+        state.looked_at = state.looked_at.min(grown);
+        let (more, counted) = (grown - state.looked_at, state.before + state.now);
+        let most = self.all.most_of_one(counted);
+        // Of a large machine's own growth each look costs as much as the machine is large.
+        let step = (most / STEPS).max(memory.mapped_bytes() / STEPS_OF_MAPPED).max(1);
+        if more < step && (more == 0 || counted + more < most) {
             return Ok(());
         }
         state.looked_at = grown;
-        state.now = grown.min(memory.used_bytes());
+        state.now = grown.min(memory.used_bytes()).min(charged().unwrap_or(u64::MAX));
         let bytes = self.show(&state);
         let most = self.all.most_of_one(bytes);
         if bytes < most {
@@ -182,6 +191,14 @@ impl Touched {
         self.all.refused.fetch_add(1, Relaxed);
         Err(too_much(bytes, most))
     }
+}
+
+/// Bytes of shared memory that this process's control group is charged for; `None` where nothing says so (no control groups of version 2).
+fn charged() -> Option<u64> {
+    let groups = std::fs::read_to_string("/proc/self/cgroup").ok()?;
+    let group = groups.lines().find_map(|line| line.strip_prefix("0::/"))?;
+    let counted = std::fs::read_to_string(Path::new("/sys/fs/cgroup").join(group).join("memory.stat")).ok()?;
+    counted.lines().find_map(|line| line.strip_prefix("shmem ")?.trim().parse().ok())
 }
 
 fn too_much(bytes: u64, most: u64) -> String {
