@@ -346,8 +346,7 @@ fn address(number: u8, port: u16) -> String {
 fn cannot_add(lab: &Lab, number: u8, replica: &str, words: &str) {
     let (api, session, id) = (address(number, 7443), address(number, 7444), number.to_string());
     let before = lab.ok(&["group", "list"]).lines().count();
-    let output =
-        lab.weir(&["group", "add", &id, "--replica", replica, "--api", &api, "--session", &session]);
+    let output = lab.weir(&["group", "add", &id, "--replica", replica, "--api", &api, "--session", &session]);
     let said = String::from_utf8_lossy(&output.stderr).into_owned();
     assert!(!output.status.success() && said.contains(words), "{replica}: {said}");
     assert_eq!(lab.ok(&["group", "list"]).lines().count(), before, "no learner is left behind: {said}");
