@@ -18,11 +18,35 @@ while True:
     try: s.send(b"x" * 64)
     except OSError: pass
 "#;
+/// Name of the engine's thread.
+const ENGINE: &str = "weir-engine";
 /// Times that a process is looked at before a test gives up.
 const LOOKS_MAX: usize = 5_000;
 
 fn signal(child: &Child, name: &str) {
     sh(&format!("kill -{name} {}", child.id()));
+}
+
+/// The threads of a process: their numbers and states.
+fn threads(child: &Child) -> Vec<(i32, char)> {
+    let tasks = std::fs::read_dir(format!("/proc/{}/task", child.id())).unwrap();
+    let read = |task: std::fs::DirEntry| {
+        let stat = std::fs::read_to_string(task.path().join("stat")).ok()?;
+        let number = task.file_name().to_str()?.parse().ok()?;
+        Some((number, stat.rsplit_once(") ")?.1.chars().next()?))
+    };
+    tasks.flatten().filter_map(read).collect()
+}
+
+/// A fault of the engine's thread.
+fn fault(child: &Child) {
+    let name = |number: i32| std::fs::read_to_string(format!("/proc/{}/task/{number}/comm", child.id()));
+    let is_engine = |(number, _): &(i32, char)| name(*number).is_ok_and(|name| name.trim() == ENGINE);
+    let (engine, _) = threads(child).into_iter().find(is_engine).expect("the engine's thread");
+    // SAFETY: numbers, no pointers.
+    #[allow(unsafe_code)]
+    let sent = unsafe { libc::syscall(libc::SYS_tgkill, child.id(), engine, libc::SIGABRT) };
+    assert_eq!(sent, 0);
 }
 
 /// The hash of the name of the device that a host's switch has in hand.
@@ -39,6 +63,9 @@ fn crash(host: &mut Host, device: u64, lost: impl Fn() -> u64, mut flood: Child)
     for look in 0.. {
         assert!(look < LOOKS_MAX, "the device is never in hand");
         signal(host.child(), "STOP");
+        wait_for("its threads to stand still", || {
+            threads(host.child()).iter().all(|(_, state)| *state == 'T')
+        });
         if in_hand(host) == Some(device) {
             break;
         }
@@ -49,7 +76,8 @@ fn crash(host: &mut Host, device: u64, lost: impl Fn() -> u64, mut flood: Child)
     wait_for("the queue to be full", || lost() > before);
     flood.kill().unwrap();
     flood.wait().unwrap();
-    signal(host.child(), "ABRT");
+    // At the engine's thread, as a fault of its own is: it does nothing more before it ends.
+    fault(host.child());
     signal(host.child(), "CONT");
     let status = host.child().wait().unwrap();
     assert_eq!(status.signal(), Some(6), "it ends by the fault");
