@@ -197,7 +197,8 @@ impl Touched {
 fn charged() -> Option<u64> {
     let groups = std::fs::read_to_string("/proc/self/cgroup").ok()?;
     let group = groups.lines().find_map(|line| line.strip_prefix("0::/"))?;
-    let counted = std::fs::read_to_string(Path::new("/sys/fs/cgroup").join(group).join("memory.stat")).ok()?;
+    let counted =
+        std::fs::read_to_string(Path::new("/sys/fs/cgroup").join(group).join("memory.stat")).ok()?;
     counted.lines().find_map(|line| line.strip_prefix("shmem ")?.trim().parse().ok())
 }
 
