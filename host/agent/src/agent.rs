@@ -22,6 +22,7 @@ use tokio::sync::{mpsc, watch};
 use tokio::task::JoinSet;
 use weir_admission::{Door, Guarded, Limits};
 use weir_base::codec::CodecError;
+use weir_base::exposition::{Exposition, Kind};
 use weir_model::event::Role;
 use weir_model::local::{Answer, FromSwitch, Question, ToSwitch};
 
@@ -157,9 +158,11 @@ impl Scraped {
             let limit = Duration::from_millis(SWITCH_COUNTERS_MS);
             let counters = tokio::time::timeout(limit, switch_counters(&self.socket)).await;
             let counters = counters.ok().and_then(Result::ok);
-            text.push_str("# HELP weir_switch_up Whether the switch told its counters.\n");
-            text.push_str("# TYPE weir_switch_up gauge\n");
-            text.push_str(&format!("weir_switch_up {}\n", u8::from(counters.is_some())));
+            let mut up = Exposition::new();
+            let (help, told) =
+                ("Whether the switch told its counters.", f64::from(u8::from(counters.is_some())));
+            up.put("weir_switch_up", Kind::Gauge, help, &[], told);
+            text.push_str(&up.text());
             text.push_str(&format(&counters.unwrap_or_default()));
         }
         text

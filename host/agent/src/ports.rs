@@ -9,16 +9,19 @@
 //! - Before a device is made, its place is written to a file: whatever is removed while the agent is
 //!   down is collected when it starts, by its mark, in the namespaces of that file, of present ports,
 //!   and the host's own.
+//! - A device that is lost is seen when the kernel tells of it ([`links`]), and by a look from time to time; it is made anew at once.
 //! - What cannot be done now is tried again, and the reason is visible: in the log once, in
 //!   [`Shared::problems`], and as a gauge.
 
 pub mod devices;
+pub mod links;
 
 use crate::AgentError;
 use crate::link;
 use crate::mirror::PortContext;
 use crate::shared::Shared;
 use devices::{DeviceSpec, Ensured, Namespaces, mark};
+use links::Links;
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
@@ -30,8 +33,10 @@ use weir_model::Key;
 pub const DEVICES_FILE: &str = "devices.json";
 /// How often ports that wait are tried again, and namespaces looked at, milliseconds.
 const RETRY_MS: u64 = 1000;
-/// Every so many retries all devices are looked at: one that somebody deleted is back after so many seconds.
+/// Every so many retries all devices are looked at, for what the kernel did not tell.
 const AUDIT_RETRIES: u64 = 3;
+/// Between two looks for which the kernel told the reason, milliseconds: whoever renames devices all the time costs so many looks.
+const NEWS_GAP_MS: u64 = 50;
 
 /// Where a device of ours is.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
@@ -60,6 +65,7 @@ pub struct Keeper {
     file: PathBuf,
     places: BTreeSet<Place>,
     ready: BTreeMap<Key, Ready>,
+    links: Links,
     started: bool,
 }
 
@@ -97,16 +103,22 @@ impl Keeper {
             Err(error) => return Err(AgentError::file(file, error)),
         };
         let namespaces = Namespaces(netns_dir);
-        Ok(Keeper { shared, namespaces, file, places, ready: BTreeMap::new(), started: false })
+        let links = Links::new(Arc::clone(&shared));
+        Ok(Keeper { shared, namespaces, file, places, ready: BTreeMap::new(), links, started: false })
     }
 
     /// Keeps devices for ever.
     pub async fn run(mut self) {
         let shared = self.shared.clone();
         let mut switch = shared.switch.subscribe();
-        let mut retries = 0;
+        let (news, mut retries) = (self.links.news(), 0);
         loop {
             tokio::select! {
+                () = news.wait() => {
+                    self.take_news().await;
+                    tokio::time::sleep(Duration::from_millis(NEWS_GAP_MS)).await;
+                    continue;
+                }
                 () = shared.ports_changed.notified() => {}
                 Ok(()) = switch.changed() => {
                     if switch.borrow_and_update().is_some() {
@@ -117,7 +129,8 @@ impl Keeper {
                     retries += 1;
                     self.forget_lost();
                     if retries % AUDIT_RETRIES == 0 {
-                        self.audit().await;
+                        let all = self.ready.values().map(|ready| ready.spec.netns.clone()).collect();
+                        self.audit(&all).await;
                     }
                 }
             }
@@ -141,21 +154,37 @@ impl Keeper {
         });
     }
 
-    /// Forgets devices that somebody removed or renamed, so that they are made again or told.
-    async fn audit(&mut self) {
-        let namespaces: BTreeSet<Option<String>> =
-            self.ready.values().map(|ready| ready.spec.netns.clone()).collect();
+    /// Does what is to be done about what the kernel told.
+    async fn take_news(&mut self) {
+        let (namespaces, is_of_folder) = self.links.news().take();
+        if is_of_folder {
+            self.forget_lost();
+        }
+        self.audit(&namespaces).await;
+        self.settle().await;
+    }
+
+    /// Forgets devices of these namespaces that somebody removed, renamed or moved, so that they are made again or told.
+    async fn audit(&mut self, namespaces: &BTreeSet<Option<String>>) {
         for netns in namespaces {
-            if let Ok(found) = self.namespaces.marked(netns.as_deref()).await {
-                let found: BTreeSet<(String, String)> = found.into_iter().collect();
-                self.ready.retain(|key, ready| {
-                    let spec = &ready.spec;
-                    let is_there = spec.netns != netns || found.contains(&(spec.name.clone(), spec.mark.clone()));
-                    if !is_there {
-                        tracing::warn!(port = %key, device = spec.name, "somebody deleted the port's device: it is made anew");
-                    }
-                    is_there
-                });
+            if !self.ready.values().any(|ready| ready.spec.netns == *netns) {
+                continue;
+            }
+            let Ok(found) = self.namespaces.marked(netns.as_deref()).await else { continue };
+            let found: BTreeSet<(String, String)> = found.into_iter().collect();
+            let is_lost = |(_, ready): &(&Key, &Ready)| {
+                let spec = &ready.spec;
+                spec.netns == *netns && !found.contains(&(spec.name.clone(), spec.mark.clone()))
+            };
+            let lost: Vec<Key> = self.ready.iter().filter(is_lost).map(|(key, _)| key.clone()).collect();
+            for key in lost {
+                if let Some(ready) = self.ready.remove(&key) {
+                    let device = &ready.spec.name;
+                    self.problem(
+                        &key,
+                        format!("device '{device}' was deleted, renamed or moved: it is made anew"),
+                    );
+                }
             }
         }
     }
@@ -184,6 +213,8 @@ impl Keeper {
             }
         }
         self.shared.problems().retain(|key, _| wanted.contains_key(key));
+        let namespaces = wanted.values().map(|spec| spec.netns.clone()).collect();
+        self.links.listen_in(&self.namespaces, &namespaces).await;
         let ready = self.ready.len() as u64;
         self.shared.metrics.ports_ready.set(ready);
         self.shared.metrics.ports_waiting.set(wanted.len() as u64 - ready);

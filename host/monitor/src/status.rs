@@ -2,7 +2,7 @@
 
 use crate::local::LATE_BOUNDS_US;
 use serde::{Deserialize, Serialize};
-use std::fmt::Write;
+use weir_base::exposition::{Exposition, Kind};
 
 /// A policy now.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -222,154 +222,154 @@ pub struct Status {
     pub webhook: Option<WebhookRow>,
 }
 
-/// A label's value as Prometheus wants it.
-fn label(text: &str) -> String {
-    text.replace('\\', "\\\\").replace('"', "\\\"").replace('\n', "\\n")
+/// A number of the monitor's: its name, kind and help, and what it is.
+type Scalar = (&'static str, Kind, &'static str, u64);
+
+/// Puts numbers in under one name, each with its labels.
+fn family<'a, const N: usize>(
+    text: &mut Exposition,
+    (name, kind, help): (&str, Kind, &str),
+    rows: impl Iterator<Item = ([(&'a str, &'a str); N], f64)>,
+) {
+    for (labels, value) in rows {
+        text.put(&format!("weir_monitor_{name}"), kind, help, &labels, value);
+    }
 }
 
 impl Status {
     /// As text for Prometheus.
     pub fn prometheus(&self) -> String {
-        let mut text = String::new();
-        let mut family = |name: &str, kind: &str, help: &str, rows: &[(String, f64)]| {
-            // Writing to a String cannot fail.
-            let _ = writeln!(text, "# HELP weir_monitor_{name} {help}\n# TYPE weir_monitor_{name} {kind}");
-            for (labels, value) in rows {
-                let _ = writeln!(text, "weir_monitor_{name}{labels} {value}");
-            }
-        };
-        let one = |value: u64| vec![(String::new(), value as f64)];
-        let degraded = u64::from(self.degraded.is_some());
-        let scalars = [
-            ("degraded", "gauge", "1 when the kernel is not heard the best way", degraded),
-            ("steps_total", "counter", "Steps of the loop", self.steps),
-            ("late_microseconds_max", "gauge", "Longest time that a step began too late", self.late_us_max),
-            ("quick_steps_total", "counter", "Steps after which the next was due soon", self.quick),
-            ("skipped_periods_total", "counter", "Periods that were skipped", self.skipped),
-            ("processes", "gauge", "Processes that live", self.processes),
-            ("forks_total", "counter", "Processes forked", self.forks),
-            ("exits_total", "counter", "Processes that ended", self.exits),
-            ("execs_total", "counter", "Programs started", self.execs),
-            ("oom_victims_total", "counter", "Victims of the out-of-memory killer", self.victims),
-            ("events_lost_total", "counter", "Events of the kernel that were lost", self.lost),
-            ("alarms_total", "counter", "Alarms", self.alarms),
-            ("signals_total", "counter", "Signals sent", self.signals),
-            ("hurried_total", "counter", "Killed processes that were given priority", self.hurried),
-            ("notes_lost_total", "counter", "Notes that found the queue full", self.notes_lost),
-            ("audit_failed_total", "counter", "Lines not written to the audit log", self.audit_failed),
-        ];
-        for (name, kind, help, value) in scalars {
-            family(name, kind, help, &one(value));
-        }
-        let seconds = vec![(String::new(), self.step_us as f64 / 1e6)];
-        family("step_seconds_total", "counter", "All steps of the loop together", &seconds);
-        let faults = [("minor", self.faults_minor), ("major", self.faults_major)]
-            .map(|(kind, faults)| (format!("{{kind=\"{kind}\"}}"), faults as f64));
-        family("page_faults_total", "counter", "Page faults of the loop", &faults);
-        let by_policy = |of: fn(&PolicyRow) -> u64| -> Vec<(String, f64)> {
-            let row =
-                |policy: &PolicyRow| (format!("{{policy=\"{}\"}}", label(&policy.name)), of(policy) as f64);
-            self.policies.iter().map(row).collect()
-        };
-        family("policy_alarms_total", "counter", "Alarms of a policy", &by_policy(|row| row.alarms));
-        let crashes = by_policy(|row| row.crashes);
-        family("policy_crashes_total", "counter", "Processes of a service that ended by a fault", &crashes);
-        let restarts = by_policy(|row| row.restarts);
-        family("policy_restarts_total", "counter", "Times that a service was brought up again", &restarts);
-        family(
-            "policy_living",
-            "gauge",
-            "Living processes born in a policy's window",
-            &by_policy(|row| row.living),
-        );
-        let level = |row: &PolicyRow| Some((format!("{{policy=\"{}\"}}", label(&row.name)), row.level?));
-        let levels: Vec<(String, f64)> = self.policies.iter().filter_map(level).collect();
-        family("policy_suspicion_level", "gauge", "How unlikely the silence of an application is", &levels);
-        let sensors: Vec<(String, f64)> = self
-            .boxes
-            .iter()
-            .flat_map(|row| row.sensors.iter().map(move |sensor| (row, sensor)))
-            .map(|(row, sensor)| {
-                let labels = format!("{{box=\"{}\",sensor=\"{}\"}}", label(&row.name), label(&sensor.name));
-                (labels, sensor.value as f64)
-            })
-            .collect();
-        family("sensor_value", "gauge", "Value of a sensor", &sensors);
-        let queries: Vec<(String, f64)> = self
-            .queries
-            .iter()
-            .filter_map(|row| {
-                let value = row.value.parse().ok()?;
-                Some((format!("{{query=\"{}\"}}", label(&row.name)), value))
-            })
-            .collect();
-        let hosts = |of: fn(&HostRow) -> Option<f64>| -> Vec<(String, f64)> {
-            let row = |host: &HostRow| Some((format!("{{host=\"{}\"}}", label(&host.name)), of(host)?));
-            self.hosts.iter().filter_map(row).collect()
-        };
-        let failed = hosts(|host| Some(f64::from(u8::from(host.failed))));
-        family("host_failed", "gauge", "1 when a host of the ring is taken for failed", &failed);
-        let alone = hosts(|host| Some(f64::from(u8::from(host.alone))));
-        family(
-            "host_alone",
-            "gauge",
-            "1 when this host hears no majority of its neighbours, and judges nobody",
-            &alone,
-        );
-        let levels = hosts(|host| host.level);
-        family("host_suspicion_level", "gauge", "How unlikely the silence of a watched host is", &levels);
-        let guests = |of: fn(&GuestRow) -> f64| -> Vec<(String, f64)> {
-            let row = |guest: &GuestRow| (format!("{{guest=\"{}\"}}", label(&guest.name)), of(guest));
-            self.guests.iter().map(row).collect()
-        };
-        let failed = guests(|guest| f64::from(u8::from(guest.failed)));
-        family("guest_failed", "gauge", "1 when a guest is taken for failed, or fenced", &failed);
-        family(
-            "guest_suspicion_level",
-            "gauge",
-            "How unlikely the silence of a guest is",
-            &guests(|g| g.level),
-        );
-        let starved = guests(|guest| guest.starved as f64);
-        family("guest_starved_total", "counter", "Times that a guest's emulator got no processor", &starved);
-        let sent = |of: fn(&WebhookRow) -> u64| -> Vec<(String, f64)> {
-            self.webhook.iter().map(|row| (String::new(), of(row) as f64)).collect()
-        };
-        type Counted = (&'static str, &'static str, &'static str, fn(&WebhookRow) -> u64);
-        let of_webhook: [Counted; 8] = [
-            ("webhook_firing", "gauge", "Alerts that fire", |row| row.firing),
-            ("webhook_waiting", "gauge", "Alerts that wait to be taken", |row| row.waiting),
-            ("webhook_waiting_bytes", "gauge", "Bytes of alerts that wait", |row| row.waiting_bytes),
-            ("webhook_sent_total", "counter", "Alerts that the webhook took", |row| row.sent),
-            ("webhook_failed_total", "counter", "Tries that the webhook did not take", |row| row.failed),
-            ("webhook_dropped_total", "counter", "Alerts that gave way to newer ones", |row| row.dropped),
-            ("webhook_refused_total", "counter", "Alerts that the webhook calls wrong", |row| row.refused),
-            ("webhook_unkept_total", "counter", "Alerts that waited in memory only", |row| row.unkept),
-        ];
-        for (name, kind, help, of) in of_webhook {
-            family(name, kind, help, &sent(of));
-        }
-        family("query_value", "gauge", "Value of a query, where it is a number", &queries);
-        self.lateness(&mut text);
+        self.exposition().text()
+    }
+
+    /// As numbers for Prometheus, and what is wrong with them: nothing.
+    pub fn exposition(&self) -> Exposition {
+        let mut text = Exposition::new();
+        self.scalars(&mut text);
+        self.policies(&mut text);
+        self.values(&mut text);
+        self.watched(&mut text);
+        self.webhook(&mut text);
+        let bounds = LATE_BOUNDS_US.map(|us| us as f64 / 1e6);
+        let counts: [u64; LATE_BOUNDS_US.len() + 1] =
+            std::array::from_fn(|part| self.late.get(part).copied().unwrap_or(0));
+        let help = "How much too late a step of the loop began.";
+        text.histogram("weir_monitor_late_seconds", help, &[], &bounds, &counts, self.late_us as f64 / 1e6);
         text
     }
 
-    /// The histogram of lateness.
-    fn lateness(&self, text: &mut String) {
-        const NAME: &str = "weir_monitor_late_seconds";
-        let mut below = 0;
-        // Writing to a String cannot fail.
-        let _ = writeln!(
-            text,
-            "# HELP {NAME} How much too late a step of the loop began\n# TYPE {NAME} histogram"
-        );
-        for (at, bound_us) in LATE_BOUNDS_US.iter().enumerate() {
-            below += self.late.get(at).unwrap_or(&0);
-            let _ = writeln!(text, "{NAME}_bucket{{le=\"{}\"}} {below}", *bound_us as f64 / 1e6);
+    fn scalars(&self, text: &mut Exposition) {
+        let counter = Kind::Counter;
+        let degraded = u64::from(self.degraded.is_some());
+        let scalars: [Scalar; 15] = [
+            ("degraded", Kind::Gauge, "1 when the kernel is not heard the best way.", degraded),
+            ("steps_total", counter, "Steps of the loop.", self.steps),
+            ("quick_steps_total", counter, "Steps after which the next was due soon.", self.quick),
+            ("skipped_periods_total", counter, "Periods that were skipped.", self.skipped),
+            ("processes", Kind::Gauge, "Processes that live.", self.processes),
+            ("forks_total", counter, "Processes forked.", self.forks),
+            ("exits_total", counter, "Processes that ended.", self.exits),
+            ("execs_total", counter, "Programs started.", self.execs),
+            ("oom_victims_total", counter, "Victims of the out-of-memory killer.", self.victims),
+            ("events_lost_total", counter, "Events of the kernel that were lost.", self.lost),
+            ("alarms_total", counter, "Alarms.", self.alarms),
+            ("signals_total", counter, "Signals sent.", self.signals),
+            ("hurried_total", counter, "Killed processes that were given priority.", self.hurried),
+            ("notes_lost_total", counter, "Notes that found the queue full.", self.notes_lost),
+            ("audit_failed_total", counter, "Lines not written to the audit log.", self.audit_failed),
+        ];
+        for (name, kind, help, value) in scalars {
+            family(text, (name, kind, help), std::iter::once(([], value as f64)));
         }
-        let all: u64 = self.late.iter().sum();
-        let _ = writeln!(text, "{NAME}_bucket{{le=\"+Inf\"}} {all}");
-        let _ = writeln!(text, "{NAME}_sum {}\n{NAME}_count {all}", self.late_us as f64 / 1e6);
+        let step = ("step_seconds_total", counter, "All steps of the loop together.");
+        family(text, step, std::iter::once(([], self.step_us as f64 / 1e6)));
+        let faults = [("minor", self.faults_minor), ("major", self.faults_major)];
+        let faults = faults.into_iter().map(|(kind, faults)| ([("kind", kind)], faults as f64));
+        family(text, ("page_faults_total", counter, "Page faults of the loop."), faults);
+    }
+
+    fn policies(&self, text: &mut Exposition) {
+        type Of = fn(&PolicyRow) -> Option<f64>;
+        let crashes = "Processes of a service that ended by a fault.";
+        let level = "How unlikely the silence of an application is.";
+        let families: [(&str, Kind, &str, Of); 5] = [
+            ("policy_alarms_total", Kind::Counter, "Alarms of a policy.", |row| Some(row.alarms as f64)),
+            ("policy_crashes_total", Kind::Counter, crashes, |row| Some(row.crashes as f64)),
+            ("policy_restarts_total", Kind::Counter, "Times that a service was brought up again.", |row| {
+                Some(row.restarts as f64)
+            }),
+            ("policy_living", Kind::Gauge, "Living processes born in a policy's window.", |row| {
+                Some(row.living as f64)
+            }),
+            ("policy_suspicion_level", Kind::Gauge, level, |row| row.level),
+        ];
+        for (name, kind, help, of) in families {
+            let rows = self.policies.iter();
+            let rows = rows.filter_map(|row| Some(([("policy", row.name.as_str())], of(row)?)));
+            family(text, (name, kind, help), rows);
+        }
+    }
+
+    /// Values of sensors and of queries.
+    fn values(&self, text: &mut Exposition) {
+        let sensors = self.boxes.iter().flat_map(|row| row.sensors.iter().map(move |sensor| (row, sensor)));
+        let sensors = sensors.map(|(row, sensor)| {
+            ([("box", row.name.as_str()), ("sensor", sensor.name.as_str())], sensor.value as f64)
+        });
+        family(text, ("sensor_value", Kind::Gauge, "Value of a sensor."), sensors);
+        let queries = self.queries.iter();
+        let queries =
+            queries.filter_map(|row| Some(([("query", row.name.as_str())], row.value.parse().ok()?)));
+        family(text, ("query_value", Kind::Gauge, "Value of a query, where it is a number."), queries);
+    }
+
+    /// Hosts of the ring, and guests.
+    fn watched(&self, text: &mut Exposition) {
+        type OfHost = fn(&HostRow) -> Option<f64>;
+        let truth = |is: bool| f64::from(u8::from(is));
+        let alone = "1 when this host hears no majority of its neighbours, and judges nobody.";
+        let hosts: [(&str, &str, OfHost); 3] = [
+            ("host_failed", "1 when a host of the ring is taken for failed.", |row| {
+                Some(f64::from(u8::from(row.failed)))
+            }),
+            ("host_alone", alone, |row| Some(f64::from(u8::from(row.alone)))),
+            ("host_suspicion_level", "How unlikely the silence of a watched host is.", |row| row.level),
+        ];
+        for (name, help, of) in hosts {
+            let rows = self.hosts.iter().filter_map(|row| Some(([("host", row.name.as_str())], of(row)?)));
+            family(text, (name, Kind::Gauge, help), rows);
+        }
+        let guests = |of: fn(&GuestRow) -> f64| {
+            self.guests.iter().map(move |row| ([("guest", row.name.as_str())], of(row)))
+        };
+        let failed = ("guest_failed", Kind::Gauge, "1 when a guest is taken for failed, or fenced.");
+        family(
+            text,
+            failed,
+            self.guests.iter().map(|row| ([("guest", row.name.as_str())], truth(row.failed))),
+        );
+        let level = ("guest_suspicion_level", Kind::Gauge, "How unlikely the silence of a guest is.");
+        family(text, level, guests(|row| row.level));
+        let help = "Times that a guest's emulator got no processor.";
+        family(text, ("guest_starved_total", Kind::Counter, help), guests(|row| row.starved as f64));
+    }
+
+    fn webhook(&self, text: &mut Exposition) {
+        let Some(row) = &self.webhook else { return };
+        let (counter, gauge) = (Kind::Counter, Kind::Gauge);
+        let scalars: [Scalar; 8] = [
+            ("webhook_firing", gauge, "Alerts that fire.", row.firing),
+            ("webhook_waiting", gauge, "Alerts that wait to be taken.", row.waiting),
+            ("webhook_waiting_bytes", gauge, "Bytes of alerts that wait.", row.waiting_bytes),
+            ("webhook_sent_total", counter, "Alerts that the webhook took.", row.sent),
+            ("webhook_failed_total", counter, "Tries that the webhook did not take.", row.failed),
+            ("webhook_dropped_total", counter, "Alerts that gave way to newer ones.", row.dropped),
+            ("webhook_refused_total", counter, "Alerts that the webhook calls wrong.", row.refused),
+            ("webhook_unkept_total", counter, "Alerts that waited in memory only.", row.unkept),
+        ];
+        for (name, kind, help, value) in scalars {
+            family(text, (name, kind, help), std::iter::once(([], value as f64)));
+        }
     }
 }
 

@@ -7,9 +7,9 @@ use axum::extract::Request;
 use axum::middleware::Next;
 use axum::response::Response;
 use std::collections::BTreeMap;
-use std::fmt::Write as _;
 use std::sync::{Mutex, PoisonError};
 use std::time::Instant;
+use weir_base::exposition::{Exposition, Kind};
 
 /// Upper ends of the buckets, seconds.
 const BUCKETS_S: [f64; 6] = [0.001, 0.01, 0.1, 1.0, 10.0, 60.0];
@@ -41,7 +41,8 @@ const ROUTES: [&str; 21] = [
 #[derive(Default)]
 struct Counted {
     codes: BTreeMap<(&'static str, u16), u64>,
-    times: BTreeMap<&'static str, ([u64; BUCKETS_S.len()], u64, f64)>,
+    /// Of those that took no longer than each bucket's end, and longer than the one's before; and of the longest.
+    times: BTreeMap<&'static str, ([u64; BUCKETS_S.len() + 1], f64)>,
 }
 
 static COUNTED: Mutex<Option<Counted>> = Mutex::new(None);
@@ -69,43 +70,28 @@ pub(crate) async fn count(request: Request, next: Next) -> Response {
 fn note(route: &'static str, code: u16, seconds: f64) {
     counted(|counted| {
         *counted.codes.entry((route, code)).or_default() += 1;
-        let (buckets, count, sum) = counted.times.entry(route).or_default();
-        for (bucket, _) in buckets.iter_mut().zip(BUCKETS_S).filter(|(_, end)| seconds <= *end) {
-            *bucket += 1;
-        }
-        *count += 1;
+        let (buckets, sum) = counted.times.entry(route).or_default();
+        buckets[BUCKETS_S.partition_point(|end| *end < seconds)] += 1;
         *sum += seconds;
     });
 }
 
 /// What was counted since this process began, as Prometheus text.
 pub fn metrics_text() -> String {
-    let mut text = String::from(
-        "# HELP weir_http_requests_total Requests to the API and the store, by what their path begins with and the status of the answer.\n\
-         # TYPE weir_http_requests_total counter\n",
-    );
+    let mut text = Exposition::new();
     counted(|counted| {
-        // Writing to a string does not fail.
+        let help =
+            "Requests to the API and the store, by what their path begins with and the status of the answer.";
         for ((route, code), count) in &counted.codes {
-            let _ = writeln!(text, "weir_http_requests_total{{route=\"{route}\",code=\"{code}\"}} {count}");
+            let labels = [("route", *route), ("code", &code.to_string())];
+            text.put("weir_http_requests_total", Kind::Counter, help, &labels, *count as f64);
         }
-        text.push_str(
-            "# HELP weir_http_request_seconds How long answers took to begin.\n# TYPE weir_http_request_seconds histogram\n",
-        );
-        for (route, (buckets, count, sum)) in &counted.times {
-            for (end, within) in BUCKETS_S.iter().zip(buckets) {
-                let _ = writeln!(
-                    text,
-                    "weir_http_request_seconds_bucket{{route=\"{route}\",le=\"{end}\"}} {within}"
-                );
-            }
-            let _ =
-                writeln!(text, "weir_http_request_seconds_bucket{{route=\"{route}\",le=\"+Inf\"}} {count}");
-            let _ = writeln!(text, "weir_http_request_seconds_sum{{route=\"{route}\"}} {sum}");
-            let _ = writeln!(text, "weir_http_request_seconds_count{{route=\"{route}\"}} {count}");
+        let help = "How long answers took to begin.";
+        for (route, (buckets, sum)) in &counted.times {
+            text.histogram("weir_http_request_seconds", help, &[("route", route)], &BUCKETS_S, buckets, *sum);
         }
     });
-    text
+    text.text()
 }
 
 #[cfg(test)]
@@ -136,6 +122,7 @@ mod tests {
         note("/readyz", 299, 0.05);
         note("/readyz", 299, 5.0);
         let text = metrics_text();
+        assert_eq!(weir_base::exposition::check(&text), []);
         assert!(text.contains("weir_http_requests_total{route=\"/readyz\",code=\"299\"} 2\n"), "{text}");
         let value = |le: &str| {
             let name = format!("weir_http_request_seconds_bucket{{route=\"/readyz\",le=\"{le}\"}} ");

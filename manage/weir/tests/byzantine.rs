@@ -294,5 +294,5 @@ fn one_lies_and_members_come_and_go_under_load_and_are_killed_meanwhile() {
     same_state(&lab);
     assert_eq!(group_key(&lab), key, "the group's key is what it was");
     let metrics = alone(&lab, "c1").metrics().unwrap_or_default();
-    assert!(metrics.contains("weir_controller_log_total{what=\"epoch_pause_ms\"}"), "{metrics}");
+    assert!(metrics.contains("weir_controller_log_seconds_total{what=\"epoch_pause\"}"), "{metrics}");
 }

@@ -337,8 +337,23 @@ fn members_may_be_cut_off() {
     }
 }
 
+/// Where a controller is reached by a port.
+fn address(number: u8, port: u16) -> String {
+    format!("198.18.{}.{number}:{port}", 77 + 10 + 9)
+}
+
+/// Asks for a controller at an address of replicas that is not its own: that is told, and nothing of it stays.
+fn cannot_add(lab: &Lab, number: u8, replica: &str, words: &str) {
+    let (api, session, id) = (address(number, 7443), address(number, 7444), number.to_string());
+    let before = lab.ok(&["group", "list"]).lines().count();
+    let output = lab.weir(&["group", "add", &id, "--replica", replica, "--api", &api, "--session", &session]);
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(!output.status.success() && said.contains(words), "{replica}: {said}");
+    assert_eq!(lab.ok(&["group", "list"]).lines().count(), before, "no learner is left behind: {said}");
+}
+
 fn add(lab: &Lab, number: u8) {
-    let address = |port: u16| format!("198.18.{}.{number}:{port}", 77 + 10 + 9);
+    let address = |port: u16| address(number, port);
     let (replica, api, session) = (address(7445), address(7443), address(7444));
     let number = number.to_string();
     lab.ok(&["group", "add", &number, "--replica", &replica, "--api", &api, "--session", &session]);
@@ -351,8 +366,14 @@ fn members_come_and_go_and_one_without_its_disk_comes_back() {
     let writer = Writer::begin(&lab, "members");
     let before = lab.programmed();
 
-    // One more, one less, one at a time; then back.
+    // One that does not run, one where another port is, one where another member is.
+    cannot_add(&lab, 4, &address(4, 7445), &address(4, 7445));
     lab.start("c4");
+    cannot_add(&lab, 4, &address(4, 7440), &address(4, 7440));
+    cannot_add(&lab, 4, &address(1, 7445), "is where controller 1 is");
+    writer.goes_on();
+
+    // One more, one less, one at a time; then back.
     add(&lab, 4);
     writer.goes_on();
     lab.ok(&["group", "remove", "3", "--yes"]);

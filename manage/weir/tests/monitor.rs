@@ -258,6 +258,53 @@ fn a_person_checks_runs_asks_and_understands_a_monitor() {
     assert_eq!(audited.status.code(), Some(4), "{}", text(&audited.stdout));
 }
 
+/// SIGHUP reads policies and queries anew, in the same process (a supervisor sees no end), with the audit log going on; files that are wrong
+/// change nothing.
+#[test]
+fn sighup_reads_the_files_anew_and_wrong_ones_change_nothing() {
+    let policies = |names: &[&str]| {
+        let one = |name: &&str| format!("kind: fork-bomb\nname: {name}\nwhen: {{ living: 5000 }}\n");
+        names.iter().map(one).collect::<Vec<_>>().join("---\n")
+    };
+    let mut monitor = Running::start(&policies(&["before"]), &["--ordinary"]);
+    let write = |monitor: &Running, name: &str, text: &str| {
+        std::fs::write(monitor.folder.path().join(name), text).unwrap();
+        let process = rustix::process::Pid::from_child(&monitor.child);
+        rustix::process::kill_process(process, rustix::process::Signal::HUP).unwrap();
+    };
+    let names = |monitor: &Running| -> Option<Vec<String>> {
+        let status = monitor.ask("top")?;
+        let rows = status["policies"].as_array()?;
+        Some(rows.iter().filter_map(|row| Some(row["name"].as_str()?.to_string())).collect())
+    };
+    assert_eq!(names(&monitor).unwrap(), ["before"]);
+    write(&monitor, "policies.yaml", "kind: flood\nname: wrong\n");
+    system::wait_for("the refusal", BOUND, || Ok(monitor.log().contains("goes on with what it had")))
+        .unwrap();
+    assert!(monitor.log().contains("flood"), "{}", monitor.log());
+    assert_eq!(names(&monitor).unwrap(), ["before"]);
+    write(&monitor, "policies.yaml", &policies(&["after", "beside"]));
+    let wanted = ["after", "beside"].map(str::to_string);
+    system::wait_for("the new policies", BOUND, || {
+        assert!(monitor.child.try_wait().unwrap().is_none(), "it is the same process: {}", monitor.log());
+        Ok(names(&monitor).is_some_and(|names| names == wanted))
+    })
+    .unwrap();
+    write(&monitor, "queries.txt", "on-demand other = living();\n");
+    system::wait_for("the new queries", BOUND, || {
+        let queries = monitor.ask("query");
+        Ok(queries.is_some_and(|rows| {
+            rows.as_array().is_some_and(|rows| rows.len() == 1 && rows[0]["name"] == "other")
+        }))
+    })
+    .unwrap();
+    let audited = weir(&["monitor", "audit", "--audit", &monitor.audit()]);
+    assert!(audited.status.success() && text(&audited.stdout).contains("nothing was changed"), "one chain");
+    let process = rustix::process::Pid::from_child(&monitor.child);
+    rustix::process::kill_process(process, rustix::process::Signal::TERM).unwrap();
+    assert!(monitor.child.wait().unwrap().success(), "{}", monitor.log());
+}
+
 /// Takes what is sent to it by HTTP, and keeps the path and the body of each.
 struct Sink {
     address: String,

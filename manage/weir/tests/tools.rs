@@ -8,6 +8,7 @@ use pcap_file::pcap::PcapReader;
 use std::io::{BufRead, BufReader};
 use std::process::Stdio;
 use std::sync::{Arc, Mutex};
+use weir_base::exposition::check;
 use weir_lab::system;
 
 #[test]
@@ -259,6 +260,12 @@ fn every_process_answers_for_its_metrics_and_each_is_documented() {
     for text in [&host, &gateway] {
         assert!(text.contains("weir_agent_session_up 1\n"), "{text}");
         assert!(text.contains("weir_switch_up 1\n") && text.contains("weir_switch_flows "), "{text}");
+    }
+    for text in [&controller, &host, &gateway] {
+        // The name is Prometheus' own.
+        let lines: Vec<&str> = text.lines().filter(|line| !line.contains("process_max_fds")).collect();
+        let problems: Vec<String> = check(&lines.join("\n")).iter().map(ToString::to_string).collect();
+        assert!(problems.is_empty(), "{problems:?}");
     }
     let mut missing: Vec<&str> = [&controller, &host, &gateway]
         .into_iter()

@@ -2,6 +2,7 @@
 
 use crate::flow::{FLOWS_LIMIT, FLOWS_MAX};
 use crate::ports::vhost::ring::BATCH_MAX;
+use crate::ports::vhost::touched::{TOUCHED_BYTES_LEAST, TOUCHED_BYTES_MAX};
 use ipnet::IpNet;
 use serde::{Deserialize, Serialize};
 use std::net::IpAddr;
@@ -111,6 +112,10 @@ pub struct EngineConfig {
     pub batch: u8,
     /// Most flows, up to 4,194,304. A flow takes about 250 bytes, and what is known of its connection some more.
     pub flows_max: usize,
+    /// Most bytes of virtual machines' memory that this process may be the first to touch, and so is charged for; a port may have half of
+    /// what is left.
+    #[serde(skip_serializing_if = "is_usual_touched")]
+    pub guest_touched_bytes_max: u64,
     /// UDP source ports that flows are spread over, 1 to 16: what the underlay can tell apart.
     pub source_ports: u8,
     /// Buffer of each socket, bytes.
@@ -132,6 +137,7 @@ impl Default for EngineConfig {
             urgent_nice: URGENT_NICE,
             batch: 32,
             flows_max: FLOWS_MAX,
+            guest_touched_bytes_max: TOUCHED_BYTES_MAX,
             source_ports: 4,
             socket_buffer_bytes: 64 * 1024 * 1024,
             underlay: UnderlayBy::Sockets,
@@ -166,6 +172,11 @@ const URGENT_NICE: i8 = -20;
 #[allow(clippy::trivially_copy_pass_by_ref)]
 fn is_usual_nice(nice: &i8) -> bool {
     *nice == URGENT_NICE
+}
+
+#[allow(clippy::trivially_copy_pass_by_ref)]
+fn is_usual_touched(bytes: &u64) -> bool {
+    *bytes == TOUCHED_BYTES_MAX
 }
 
 fn geneve_port() -> u16 {
@@ -217,6 +228,12 @@ impl SwitchConfig {
         }
         if !(1..=FLOWS_LIMIT).contains(&engine.flows_max) {
             return Some(format!("engine.flowsMax is {}: use 1 to {FLOWS_LIMIT}", engine.flows_max));
+        }
+        if engine.guest_touched_bytes_max < TOUCHED_BYTES_LEAST {
+            let bytes = engine.guest_touched_bytes_max;
+            return Some(format!(
+                "engine.guestTouchedBytesMax is {bytes}: use {TOUCHED_BYTES_LEAST} or more"
+            ));
         }
         if self.underlay.is_unspecified() || self.underlay.is_multicast() {
             return Some(format!("underlay is {}: use the host's own address there", self.underlay));

@@ -3,11 +3,12 @@
 use super::audit::AuditStatus;
 use super::identities::Refused;
 use super::shared::Shared;
+use super::steps::BOUNDS_S;
 use crate::core::admission::Unauthentic;
 use crate::core::scheduler::{SchedulerCounters, TargetStatus};
 use crate::core::{Core, CoreCounters};
-use std::fmt::Write;
 use std::sync::atomic::{AtomicU64, Ordering};
+use weir_base::exposition::{Exposition, Kind};
 use weir_base::ordered_time::State;
 
 /// What the driver counts itself.
@@ -65,29 +66,28 @@ impl Gauges {
     }
 }
 
-/// One metric name, its kind and help, and its samples.
-fn put(text: &mut String, name: &str, kind: &str, help: &str, samples: &[(String, u64)]) {
-    // Writing to a string cannot fail.
-    let _ = writeln!(text, "# HELP weir_controller_{name} {help}\n# TYPE weir_controller_{name} {kind}");
-    for (labels, value) in samples {
-        let _ = writeln!(text, "weir_controller_{name}{labels} {value}");
+/// One metric name, its kind and help, and its samples: a label's value and a number.
+fn put(text: &mut Exposition, name: &str, kind: Kind, help: &str, label: &str, samples: &[(&str, u64)]) {
+    for (value, number) in samples {
+        text.put(&format!("weir_controller_{name}"), kind, help, &[(label, value)], *number as f64);
     }
 }
 
-fn by(label: &str, samples: &[(&str, u64)]) -> Vec<(String, u64)> {
-    samples.iter().map(|(name, value)| (format!("{{{label}=\"{name}\"}}"), *value)).collect()
+/// A number without labels.
+fn one(text: &mut Exposition, name: &str, kind: Kind, help: &str, number: f64) {
+    text.put(&format!("weir_controller_{name}"), kind, help, &[], number);
 }
 
-pub(super) fn text(shared: &Shared) -> String {
-    let mut text = String::new();
+/// The text, and what is wrong with it: nothing.
+pub(super) fn exposition(shared: &Shared) -> Exposition {
+    let mut text = Exposition::new();
     let gauges = shared.gauges.load();
     let published = shared.published();
-    let one = |value| vec![(String::new(), value)];
-    put(&mut text, "version", "gauge", "Version of the store.", &one(published.store.version().0));
-    put(&mut text, "store_bytes", "gauge", "Bytes of keys and values.", &one(published.store.bytes()));
-    let feed = shared.feed_bytes() as u64;
-    put(&mut text, "feed_bytes", "gauge", "Bytes of changes kept for watchers.", &one(feed));
-    put(&mut text, "sessions", "gauge", "Open sessions.", &one(shared.sessions.count() as u64));
+    one(&mut text, "version", Kind::Gauge, "Version of the store.", published.store.version().0 as f64);
+    one(&mut text, "store_bytes", Kind::Gauge, "Bytes of keys and values.", published.store.bytes() as f64);
+    let feed = shared.feed_bytes() as f64;
+    one(&mut text, "feed_bytes", Kind::Gauge, "Bytes of changes kept for watchers.", feed);
+    one(&mut text, "sessions", Kind::Gauge, "Open sessions.", shared.sessions.count() as f64);
     core(&mut text, &gauges.core);
     scheduler(&mut text, &gauges.scheduler);
     targets(&mut text, &gauges.targets);
@@ -100,25 +100,26 @@ pub(super) fn text(shared: &Shared) -> String {
     text
 }
 
-/// Differences may be below zero, and are shown in seconds.
-fn clocks(text: &mut String, shared: &Shared) {
-    let (view, steps) = shared.time.view();
-    let name = "weir_controller_clock_ahead_seconds";
-    // Writing to a string cannot fail.
-    let _ = writeln!(
-        text,
-        "# HELP {name} By how much the clock of a controller is ahead of wall time as the group has it.\n# TYPE {name} gauge"
-    );
-    for (member, ahead_ms) in &view.members_ms {
-        let _ = writeln!(text, "{name}{{controller=\"{member}\"}} {}", *ahead_ms as f64 / 1_000.0);
-    }
-    let help = "Whether the clocks are so far from ordered time that a person must say what is right.";
-    put(text, "clock_asks", "gauge", help, &[(String::new(), u64::from(view.state == State::Asks))]);
-    let help = "Times that ordered time followed the clocks at once.";
-    put(text, "clock_steps_total", "counter", help, &[(String::new(), steps)]);
+pub(super) fn text(shared: &Shared) -> String {
+    exposition(shared).text()
 }
 
-fn core(text: &mut String, core: &CoreCounters) {
+/// Differences may be below zero, and are shown in seconds.
+fn clocks(text: &mut Exposition, shared: &Shared) {
+    let (view, steps) = shared.time.view();
+    for (member, ahead_ms) in &view.members_ms {
+        let (name, member) = ("weir_controller_clock_ahead_seconds", member.to_string());
+        let help = "By how much the clock of a controller is ahead of wall time as the group has it.";
+        let ahead = *ahead_ms as f64 / 1_000.0;
+        text.put(name, Kind::Gauge, help, &[("controller", &member)], ahead);
+    }
+    let help = "Whether the clocks are so far from ordered time that a person must say what is right.";
+    one(text, "clock_asks", Kind::Gauge, help, f64::from(u8::from(view.state == State::Asks)));
+    let help = "Times that ordered time followed the clocks at once.";
+    one(text, "clock_steps_total", Kind::Counter, help, steps as f64);
+}
+
+fn core(text: &mut Exposition, core: &CoreCounters) {
     let events = [
         ("committed", core.committed),
         ("duplicate", core.duplicates),
@@ -128,7 +129,7 @@ fn core(text: &mut String, core: &CoreCounters) {
         ("not_its_own", core.unauthentic.not_its_own),
         ("revoked", core.unauthentic.revoked),
     ];
-    put(text, "events_total", "counter", "Events of the order, by outcome.", &by("outcome", &events));
+    put(text, "events_total", Kind::Counter, "Events of the order, by outcome.", "outcome", &events);
     let others = [
         ("batches", core.batches),
         ("signatures", core.signatures),
@@ -137,10 +138,10 @@ fn core(text: &mut String, core: &CoreCounters) {
         ("invalid_dependencies", core.dependencies_invalid),
         ("forged_acks", core.acks_forged),
     ];
-    put(text, "core_total", "counter", "What the core did.", &by("what", &others));
+    put(text, "core_total", Kind::Counter, "What the core did.", "what", &others);
 }
 
-fn scheduler(text: &mut String, counters: &SchedulerCounters) {
+fn scheduler(text: &mut Exposition, counters: &SchedulerCounters) {
     let updates = [
         ("planned", counters.planned),
         ("superseded", counters.superseded),
@@ -157,7 +158,7 @@ fn scheduler(text: &mut String, counters: &SchedulerCounters) {
         ("rings_kept", counters.rings_kept),
         ("tombstones_forgotten", counters.tombstones_forgotten),
     ];
-    put(text, "updates_total", "counter", "What became of updates.", &by("what", &updates));
+    put(text, "updates_total", Kind::Counter, "What became of updates.", "what", &updates);
     let reconciled = [
         ("sessions_in_sync", counters.sessions_in_sync),
         ("sessions_as_left", counters.sessions_as_left),
@@ -174,13 +175,14 @@ fn scheduler(text: &mut String, counters: &SchedulerCounters) {
     put(
         text,
         "reconciled_total",
-        "counter",
+        Kind::Counter,
         "Comparisons with returning actuators.",
-        &by("what", &reconciled),
+        "what",
+        &reconciled,
     );
 }
 
-fn targets(text: &mut String, targets: &[TargetStatus]) {
+fn targets(text: &mut Exposition, targets: &[TargetStatus]) {
     type Get = fn(&TargetStatus) -> u64;
     let gauges: [(&str, &str, Get); 6] = [
         ("actuator_connected", "Whether the actuator has a session.", |t| u64::from(t.connected)),
@@ -192,11 +194,11 @@ fn targets(text: &mut String, targets: &[TargetStatus]) {
     ];
     for (name, help, get) in gauges {
         let samples: Vec<_> = targets.iter().map(|t| (t.target.as_str(), get(t))).collect();
-        put(text, name, "gauge", help, &by("actuator", &samples));
+        put(text, name, Kind::Gauge, help, "actuator", &samples);
     }
 }
 
-fn driver(text: &mut String, shared: &Shared) {
+fn driver(text: &mut Exposition, shared: &Shared) {
     let load = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
     let counters = &shared.counters;
     let driver = [
@@ -214,7 +216,7 @@ fn driver(text: &mut String, shared: &Shared) {
         ("updates_unreadable", load(&shared.sessions.unreadable)),
         ("answers_dropped", load(&shared.sessions.answers_dropped)),
     ];
-    put(text, "driver_total", "counter", "What happened around the core.", &by("what", &driver));
+    put(text, "driver_total", Kind::Counter, "What happened around the core.", "what", &driver);
     let intake = [
         ("accepted", load(&counters.intake_accepted)),
         ("duplicate", load(&counters.intake_duplicates)),
@@ -228,10 +230,10 @@ fn driver(text: &mut String, shared: &Shared) {
         ("passed_over", load(&counters.intake_passed_over)),
     ];
     let help = "Events of actuators that came here, before they are ordered, by what was made of them.";
-    put(text, "intake_total", "counter", help, &by("outcome", &intake));
+    put(text, "intake_total", Kind::Counter, help, "outcome", &intake);
 }
 
-fn identities(text: &mut String, shared: &Shared, core: &CoreCounters) {
+fn identities(text: &mut Exposition, shared: &Shared, core: &CoreCounters) {
     let load = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
     let refused = &shared.counters.refused;
     let counts = [
@@ -247,45 +249,53 @@ fn identities(text: &mut String, shared: &Shared, core: &CoreCounters) {
     put(
         text,
         "identities_total",
-        "counter",
+        Kind::Counter,
         "What was asked and refused of whom, by reason.",
-        &by("what", &counts),
+        "what",
+        &counts,
     );
     let published = shared.published();
     let revoked = published.identities.rows().filter(|(_, row)| row.revoked.is_some()).count();
     let help = "Hosts, gateways and controllers that are revoked.";
-    put(text, "identities_revoked", "gauge", help, &[(String::new(), revoked as u64)]);
+    one(text, "identities_revoked", Kind::Gauge, help, revoked as f64);
 }
 
-fn steps(text: &mut String, shared: &Shared) {
-    let read = shared.steps.read();
-    let of = |value: usize, unit: u64| read.map(|(name, values)| (name, values[value] / unit));
-    let help = "Steps of changes that were made: order, decide, sign, ack.";
-    put(text, "steps_total", "counter", help, &by("step", &of(0, 1)));
-    let help = "Time from the beginning of a step to its end, microseconds, of all together.";
-    put(text, "step_us_total", "counter", help, &by("step", &of(1, 1_000)));
-    let help = "Longest time of a step, microseconds.";
-    put(text, "step_us_max", "gauge", help, &by("step", &of(2, 1_000)));
+fn steps(text: &mut Exposition, shared: &Shared) {
+    let help = "Time from the beginning of a step of a change to its end: order, decide, sign, ack.";
+    for (step, counts, sum_ns) in shared.steps.read() {
+        let name = "weir_controller_step_seconds";
+        text.histogram(name, help, &[("step", step)], &BOUNDS_S, &counts, sum_ns as f64 / 1e9);
+    }
 }
 
-fn order(text: &mut String, shared: &Shared) {
+fn order(text: &mut Exposition, shared: &Shared) {
     if let Some(engine) = shared.engine() {
         let log = engine.counts();
         let healthy = u64::from(engine.status().healthy);
         let help = "Whether the log can order more; 0 asks for a look at the disk and a restart.";
-        put(text, "log_healthy", "gauge", help, &[(String::new(), healthy)]);
+        one(text, "log_healthy", Kind::Gauge, help, healthy as f64);
         let leads = u64::from(shared.leads());
-        put(text, "leads", "gauge", "Whether this controller leads.", &[(String::new(), leads)]);
+        one(text, "leads", Kind::Gauge, "Whether this controller leads.", leads as f64);
         let fenced = u64::from(engine.fenced().is_some());
         let help =
             "Whether this controller serves nothing, because its state differs from that of the others.";
-        put(text, "fenced", "gauge", help, &[(String::new(), fenced)]);
+        one(text, "fenced", Kind::Gauge, help, fenced as f64);
         let full = u64::from(engine.full().is_some());
         let help = "Whether this controller takes nothing new, because its disk is full; it goes on by itself when there is room.";
-        put(text, "disk_full", "gauge", help, &[(String::new(), full)]);
+        one(text, "disk_full", Kind::Gauge, help, full as f64);
         let help = "Events of actuators that wait for this controller's turn.";
-        put(text, "intake_waiting", "gauge", help, &[(String::new(), shared.held() as u64)]);
-        put(text, "log_total", "counter", "What the log did.", &by("what", &log));
+        one(text, "intake_waiting", Kind::Gauge, help, shared.held() as f64);
+        // What lasts is in seconds, under a name of its own: a number of one unit is no sum with those of another.
+        let (lasting, counted): (Vec<_>, Vec<_>) =
+            log.into_iter().partition(|(what, _)| in_seconds(what).is_some());
+        put(text, "log_total", Kind::Counter, "What the log did.", "what", &counted);
+        for (what, number) in lasting {
+            if let Some((stem, divisor)) = in_seconds(what) {
+                let help = "How long what the log did took, all together.";
+                let name = "weir_controller_log_seconds_total";
+                text.put(name, Kind::Counter, help, &[("what", stem)], number as f64 / divisor);
+            }
+        }
     }
     if let Some(submitter) = shared.submitter.load_full() {
         let counters = submitter.counters();
@@ -295,27 +305,44 @@ fn order(text: &mut String, shared: &Shared) {
             ("overloads", counters.overloads),
             ("failed", counters.failed),
         ];
-        put(text, "batcher_total", "counter", "What the batcher did.", &by("what", &batcher));
+        put(text, "batcher_total", Kind::Counter, "What the batcher did.", "what", &batcher);
     }
 }
 
-fn audit(text: &mut String, shared: &Shared) {
+/// What of the log's counts is a time: its name without the unit, and how many of that are a second.
+fn in_seconds(what: &str) -> Option<(&str, f64)> {
+    let of = |unit, divisor| what.strip_suffix(unit).map(|stem| (stem, divisor));
+    of("_us", 1e6).or_else(|| of("_ms", 1e3)).or_else(|| of("_ns", 1e9))
+}
+
+fn audit(text: &mut Exposition, shared: &Shared) {
     let Some(audit) = shared.audit() else { return };
     let status = audit.status();
-    let one = |value| vec![(String::new(), value)];
     let help = "Whether the audit is kept; 0 asks for a look at the disk and a restart.";
-    put(text, "audit_healthy", "gauge", help, &one(u64::from(!status.failed)));
-    put(text, "audit_links", "gauge", "Links of the audit on disk.", &one(kept(&status)));
+    one(text, "audit_healthy", Kind::Gauge, help, f64::from(u8::from(!status.failed)));
+    one(text, "audit_links", Kind::Gauge, "Links of the audit on disk.", kept(&status) as f64);
+    one(text, "audit_bytes_total", Kind::Counter, "Bytes that the audit wrote.", status.bytes as f64);
     let done = [
         ("links", status.links),
         ("records", status.records),
-        ("bytes", status.bytes),
         ("syncs", status.syncs),
         ("waits", status.waits),
     ];
-    put(text, "audit_total", "counter", "What the audit wrote.", &by("what", &done));
+    put(text, "audit_total", Kind::Counter, "What the audit wrote.", "what", &done);
 }
 
 fn kept(status: &AuditStatus) -> u64 {
     if status.last == 0 { 0 } else { status.last + 1 - status.first }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_lasts_is_in_seconds() {
+        assert_eq!(in_seconds("agreement_cpu_us"), Some(("agreement_cpu", 1e6)));
+        assert_eq!(in_seconds("epoch_pause_ms"), Some(("epoch_pause", 1e3)));
+        assert_eq!(in_seconds("epochs"), None);
+    }
 }

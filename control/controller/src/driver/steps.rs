@@ -22,20 +22,25 @@ const BEGUN_MAX: usize = 4_096;
 /// A beginning that is older has no end any more, ns.
 const OLD_NS: u64 = 60_000_000_000;
 
+/// Upper ends of the histogram's parts but the last, seconds.
+pub(super) const BOUNDS_S: [f64; 9] = [0.000_1, 0.001, 0.005, 0.01, 0.05, 0.1, 0.5, 1.0, 10.0];
+
+/// How often a step took how long: not more than each bound, and not at most the one before; the last is of those above all.
+type Counts = [u64; BOUNDS_S.len() + 1];
+
 /// How often a step was made, and how long that took.
 #[derive(Debug, Default)]
 pub(super) struct Spent {
-    count: AtomicU64,
+    counts: [AtomicU64; BOUNDS_S.len() + 1],
     total_ns: AtomicU64,
-    longest_ns: AtomicU64,
 }
 
 impl Spent {
     /// One more that took so long, nanoseconds.
     pub fn took(&self, ns: u64) {
-        self.count.fetch_add(1, Ordering::Relaxed);
+        let part = BOUNDS_S.partition_point(|bound| *bound < ns as f64 / 1e9);
+        self.counts[part].fetch_add(1, Ordering::Relaxed);
         self.total_ns.fetch_add(ns, Ordering::Relaxed);
-        self.longest_ns.fetch_max(ns, Ordering::Relaxed);
     }
 }
 
@@ -115,16 +120,17 @@ impl Steps {
         self.ack.end(&(target.clone(), version), now_ns);
     }
 
-    /// Name, count, total and longest time of each step, nanoseconds.
-    pub fn read(&self) -> [(&'static str, [u64; 3]); 4] {
-        let read = |spent: &Spent| {
-            [&spent.count, &spent.total_ns, &spent.longest_ns].map(|value| value.load(Ordering::Relaxed))
+    /// Name of each step, how often it took how long, and the time of all together, nanoseconds.
+    pub fn read(&self) -> [(&'static str, Counts, u64); 4] {
+        let read = |name, spent: &Spent| {
+            let counts = std::array::from_fn(|part| spent.counts[part].load(Ordering::Relaxed));
+            (name, counts, spent.total_ns.load(Ordering::Relaxed))
         };
         [
-            ("order", read(&self.order.spent)),
-            ("decide", read(&self.decide)),
-            ("sign", read(&self.sign.spent)),
-            ("ack", read(&self.ack.spent)),
+            read("order", &self.order.spent),
+            read("decide", &self.decide),
+            read("sign", &self.sign.spent),
+            read("ack", &self.ack.spent),
         ]
     }
 }
@@ -143,14 +149,22 @@ mod tests {
         steps.acked(&target, Version(1), 9_000);
         steps.acked(&target, Version(1), 20_000);
         steps.decide.took(3_000);
-        assert_eq!(steps.read()[1], ("decide", [1, 3_000, 3_000]));
-        assert_eq!(steps.read()[3], ("ack", [1, 8_000, 8_000]));
+        let read = |step: usize| {
+            let (name, counts, total_ns) = steps.read()[step];
+            (name, counts.iter().sum::<u64>(), total_ns)
+        };
+        assert_eq!(read(1), ("decide", 1, 3_000));
+        assert_eq!(read(3), ("ack", 1, 8_000));
         for version in 0..2 * BEGUN_MAX as u64 {
             steps.sent(&target, Some(Version(version)), 10_000);
         }
         assert_eq!(steps.ack.begun.lock().unwrap().len(), BEGUN_MAX);
         steps.sent(&target, Some(Version(u64::MAX)), OLD_NS + 10_000);
         steps.acked(&target, Version(u64::MAX), OLD_NS + 11_000);
-        assert_eq!(steps.read()[3], ("ack", [2, 9_000, 8_000]));
+        assert_eq!(read(3), ("ack", 2, 9_000));
+        for ns in [100_000, 100_001, 20_000_000_000] {
+            steps.decide.took(ns);
+        }
+        assert_eq!(steps.read()[1].1, [2, 1, 0, 0, 0, 0, 0, 0, 0, 1]);
     }
 }

@@ -351,7 +351,9 @@ async fn question(handle: &ControllerHandle) {
     assert!(
         text.contains("weir_controller_sessions 3")
             && text.contains("# TYPE weir_controller_updates_total counter")
+            && text.contains("# TYPE weir_controller_step_seconds histogram")
     );
+    assert_eq!(weir_base::exposition::check(&text), []);
 }
 
 #[test]

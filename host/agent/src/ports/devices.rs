@@ -197,6 +197,15 @@ impl Namespaces {
         .await
     }
 
+    /// A socket on which the kernel tells of the devices of a namespace.
+    ///
+    /// # Errors
+    /// The namespace cannot be entered, or what the kernel says.
+    pub async fn listen(&self, netns: Option<&str>) -> Result<std::os::fd::OwnedFd, AgentError> {
+        let listen = |_| async { super::links::listen().map_err(|error| error.to_string()) };
+        self.run(netns, "*", listen).await
+    }
+
     /// Name and mark of every device of ours in a namespace.
     ///
     /// # Errors

@@ -96,7 +96,9 @@ async fn a_device_is_made_right_adopted_and_removed() {
     );
     assert_eq!((shared.metrics.devices_created.get(), shared.metrics.devices_adopted.get()), (1, 1));
     netns.ip("link del eth0");
-    second.audit().await;
+    second.audit(&BTreeSet::from([Some(netns.0.clone())])).await;
+    let told = shared.problems().get(&key()).cloned();
+    assert!(told.is_some_and(|told| told.contains("'eth0' was deleted")), "it is told meanwhile");
     second.settle().await;
     assert!(netns.ip("link").contains("eth0"), "a removed device is made again");
     forget(&shared);
@@ -190,6 +192,72 @@ async fn a_port_waits_for_its_namespace_and_comes_back_with_it() {
     keeper.forget_lost();
     keeper.settle().await;
     assert_eq!(shared.metrics.ports_waiting.get(), 1, "the namespace is gone again");
+}
+
+/// Waits for the kernel to tell something, and does what is to be done; not longer than anything takes.
+async fn news(keeper: &mut Keeper) {
+    let news = keeper.links.news();
+    tokio::time::timeout(Duration::from_secs(60), news.wait()).await.expect("the kernel tells of it");
+    keeper.take_news().await;
+}
+
+/// The looks from time to time are not run here: what happens is seen because the kernel tells of it.
+#[tokio::test]
+async fn a_lost_device_is_seen_when_the_kernel_tells_of_it() {
+    let test = "a_lost_device_is_seen_when_the_kernel_tells_of_it";
+    let (Some(netns), Some(other)) = (Netns::new(test, "told"), Netns::new(test, "other")) else { return };
+    let state = tempfile::tempdir().unwrap();
+    let shared = shared(&netns.0, "eth0");
+    let mut keeper = keeper(&shared, state.path());
+    keeper.settle().await;
+    assert_eq!(shared.metrics.links_listened.get(), 1);
+    let is_there = || netns.ip("link show eth0").contains("weir:7/web");
+    let mut wanted = 1;
+    for lose in ["link del eth0".to_string(), format!("link set eth0 netns {}", other.0)] {
+        netns.ip(&lose);
+        wanted += 1;
+        while shared.metrics.devices_created.get() < wanted {
+            news(&mut keeper).await;
+        }
+        assert!(is_there() && shared.problems().is_empty(), "{lose}: it is made anew");
+    }
+    netns.ip("link set eth0 down");
+    netns.ip("link set eth0 name moved0");
+    while !shared.problems().contains_key(&key()) {
+        news(&mut keeper).await;
+    }
+    let reason = shared.problems().get(&key()).cloned().unwrap();
+    assert!(reason.contains("renamed to 'moved0'"), "{reason}");
+    netns.ip("link set moved0 name eth0");
+    while shared.problems().contains_key(&key()) {
+        news(&mut keeper).await;
+    }
+    assert!(is_there(), "renamed back it is taken again");
+}
+
+/// Who listens in a namespace keeps it alive, so it must stop when its name is gone.
+#[tokio::test]
+async fn a_namespace_that_goes_or_is_made_anew_is_seen_and_not_kept() {
+    let test = "a_namespace_that_goes_or_is_made_anew_is_seen_and_not_kept";
+    let Some(netns) = Netns::new(test, "again") else { return };
+    let name = netns.0.clone();
+    let state = tempfile::tempdir().unwrap();
+    let shared = shared(&name, "eth0");
+    let mut keeper = keeper(&shared, state.path());
+    keeper.settle().await;
+    assert_eq!((shared.metrics.links_listened.get(), shared.metrics.ports_ready.get()), (1, 1));
+    drop(netns);
+    while shared.metrics.ports_waiting.get() == 0 {
+        news(&mut keeper).await;
+    }
+    assert_eq!(shared.metrics.links_listened.get(), 0, "nothing of it is held");
+    let Some(netns) = Netns::new(test, "again") else { return };
+    // A name is there before its namespace is: the tries of each second are what finds it then.
+    while !shared.problems().is_empty() {
+        keeper.settle().await;
+    }
+    assert!(netns.ip("link show eth0").contains("weir:7/web"));
+    assert_eq!(shared.metrics.links_listened.get(), 1);
 }
 
 #[tokio::test]

@@ -45,6 +45,32 @@ fn metrics_are_escaped_and_whole() {
     }
 }
 
+/// With one of everything that has numbers.
+fn one_of_each() -> Status {
+    let (name, level) = ("x".to_string(), Some(0.5));
+    let sensor = SensorRow { name: name.clone(), ..SensorRow::default() };
+    Status {
+        policies: vec![PolicyRow { name: name.clone(), level, ..PolicyRow::default() }],
+        boxes: vec![BoxRow { name: name.clone(), sensors: vec![sensor], ..BoxRow::default() }],
+        queries: vec![QueryRow { name: name.clone(), value: "1".into(), ..QueryRow::default() }],
+        hosts: vec![HostRow { name: name.clone(), level, ..HostRow::default() }],
+        guests: vec![GuestRow { name, ..GuestRow::default() }],
+        webhook: Some(WebhookRow::default()),
+        ..Status::default()
+    }
+}
+
+#[test]
+fn metrics_are_in_base_units_each_with_what_it_is_and_none_twice() {
+    let mut status = one_of_each();
+    // Names of others: two boxes may have one.
+    status.boxes.push(status.boxes[0].clone());
+    let exposition = status.exposition();
+    let problems: Vec<String> = exposition.problems().iter().map(ToString::to_string).collect();
+    assert_eq!(problems, ["weir_monitor_sensor_value{box=\"x\",sensor=\"x\"} is there twice"]);
+    assert_eq!(weir_base::exposition::check(&exposition.text()), []);
+}
+
 #[test]
 fn the_metrics_and_their_documentation_are_the_same_and_the_dashboard_uses_them() {
     let names = |text: &str| -> std::collections::BTreeSet<String> {
@@ -54,7 +80,7 @@ fn the_metrics_and_their_documentation_are_the_same_and_the_dashboard_uses_them(
             .map(str::to_string)
             .collect()
     };
-    let told = names(&Status::default().prometheus());
+    let told = names(&one_of_each().prometheus());
     let documented = names(include_str!("../../../../docs/operate/metrics.md"));
     assert_eq!(told, documented);
     let dashboard = include_str!("../../../../packaging/grafana/monitor.json");

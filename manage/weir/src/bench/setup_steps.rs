@@ -33,11 +33,12 @@ impl Steps {
                     let name = format!("weir_controller_{name}{{step=\"{step}\"}} ");
                     text.lines().find_map(|line| line.strip_prefix(&name)?.parse::<f64>().ok())
                 };
-                let (Some(count), Some(us)) = (value("steps_total"), value("step_us_total")) else {
+                let (Some(count), Some(seconds)) = (value("step_seconds_count"), value("step_seconds_sum"))
+                else {
                     return Err(Failure::Input(format!("a controller does not count the step '{step}'")));
                 };
                 let of = steps.0.entry(step.to_string()).or_default();
-                *of = (of.0 + count, of.1 + us);
+                *of = (of.0 + count, of.1 + seconds);
             }
         }
         Ok(steps)
@@ -54,8 +55,8 @@ impl Steps {
 
     /// Mean time of a step, milliseconds; nothing if it was not made.
     fn mean_ms(&self, step: &str) -> Option<f64> {
-        let (count, us) = self.0.get(step).copied()?;
-        (count > 0.0).then(|| us / count / 1_000.0)
+        let (count, seconds) = self.0.get(step).copied()?;
+        (count > 0.0).then(|| seconds / count * 1_000.0)
     }
 }
 

@@ -11,7 +11,7 @@
 //! - [`transmit`], [`receive`]: the underlay. [`wire`]: the underlay without sockets. [`port`]: the devices. [`peers`]: what other switches take. [`polling`]: when it sleeps.
 //!   [`urgency`]: when it goes before others.
 //! - [`buffer`]: the memory. [`idle`]: what else its processor may do. [`catch_up`]: how it begins without flows.
-//! - [`ring`]: frames to and from the slow thread. [`counters`]: what is counted. [`contained`]: what a fault at one frame costs.
+//! - [`ring`]: frames to and from the slow thread; `injects`: how those from it are taken, and what is sent before tables go back. [`counters`]: what is counted. [`contained`]: what a fault at one frame costs.
 //!
 //! Departure from the paper: the engine polls only for a few microseconds, and only while that pays ([`polling`]), because
 //! a small host has no processor to give away. It yields after every empty look, so that an endpoint on the same
@@ -23,6 +23,7 @@ pub mod contained;
 pub mod counters;
 pub mod forward;
 pub mod idle;
+mod injects;
 pub mod path;
 pub mod peers;
 pub mod polling;
@@ -77,8 +78,6 @@ pub const RING_BYTES: usize = 8 * 1024 * 1024;
 pub const COMMANDS_MAX: usize = 1024;
 /// Calls that receive messages of the underlay, in one turn.
 const RECEIVES_PER_TURN: usize = 4;
-/// Frames that the slow path gives back in one turn.
-const INJECTS_PER_TURN: usize = 64;
 const EVENTS: usize = 64;
 /// How long an engine that has work does not ask the kernel what else there is: that is a system call.
 const POLL_PERIOD: Duration = Duration::from_micros(20);
@@ -540,7 +539,9 @@ impl Engine {
             let back = match command {
                 Command::Tables(tables) => {
                     self.shared.counters.event(EngineEvent::Swaps).add(1);
-                    Some(Returned::Tables(self.path.swap(tables)))
+                    let old = self.path.swap(tables);
+                    self.settle();
+                    Some(Returned::Tables(old))
                 }
                 Command::SetPort(number, port) => {
                     self.path.ports.set(number, port, &self.poller).map(Returned::Port)
@@ -625,27 +626,6 @@ impl Engine {
         // The channel holds more than commands can be answered, and tables are one at a time.
         let _ = self.channels.returned.try_send(back);
         self.shared.slow_wake.wake();
-    }
-
-    /// Takes frames of the slow path; returns whether there were any.
-    fn take_injects(&mut self) -> bool {
-        for count in 0..INJECTS_PER_TURN {
-            let Some((inject, _)) = self.channels.injects.peek() else { return count > 0 };
-            if let Inject::Again { generation, .. } = inject
-                && generation > self.path.generation()
-            {
-                // The tables that it was put back for are in the other channel.
-                self.take_commands();
-                continue;
-            }
-            self.contained(|engine| {
-                if let Some((inject, frame)) = engine.channels.injects.peek() {
-                    engine.path.inject(&inject, frame, &mut engine.channels.misses);
-                }
-            });
-            self.channels.injects.pop();
-        }
-        true
     }
 
     fn end_turn(&mut self) {

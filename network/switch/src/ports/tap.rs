@@ -2,7 +2,7 @@
 
 use super::PortError;
 use std::io;
-use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 
 const TUNSETIFF: libc::c_ulong = 0x4004_54ca;
 const TUNSETPERSIST: libc::c_ulong = 0x4004_54cb;
@@ -11,6 +11,7 @@ const TUNSETSNDBUF: libc::c_ulong = 0x4004_54d4;
 const TUNSETVNETHDRSZ: libc::c_ulong = 0x4004_54d8;
 const TUNGETIFF: libc::c_ulong = 0x8004_54d2;
 const TUNSETCARRIER: libc::c_ulong = 0x4004_54e2;
+const TUNGETDEVNETNS: libc::c_ulong = 0x54e3;
 
 const IFF_TAP: libc::c_short = 0x0002;
 const IFF_NO_PI: libc::c_short = 0x1000;
@@ -167,11 +168,33 @@ pub fn mac(device: BorrowedFd<'_>, name: &str) -> Result<[u8; 6], PortError> {
     Ok(mac)
 }
 
-/// Whether the device behind the descriptor is still there.
-pub fn is_alive(device: BorrowedFd<'_>) -> bool {
+/// Whether the device behind the descriptor is still there, under its name and in its namespace; of one that was renamed or moved, who made
+/// it makes another.
+pub fn is_at(device: BorrowedFd<'_>, netns: Option<&str>, name: &str) -> bool {
     let mut request = InterfaceRequest::new("", 0);
     // SAFETY: a live `ifreq` of the kernel's size, which the kernel fills.
     #[allow(unsafe_code)]
     let result = unsafe { libc::ioctl(device.as_raw_fd(), TUNGETIFF, &raw mut request) };
-    result >= 0
+    let end = request.name.iter().position(|byte| *byte == 0).unwrap_or(request.name.len());
+    result >= 0 && request.name[..end] == *name.as_bytes() && is_in(device, netns).unwrap_or(true)
+}
+
+/// Whether a device is in a namespace; `None` where the kernel does not say.
+fn is_in(device: BorrowedFd<'_>, netns: Option<&str>) -> Option<bool> {
+    // SAFETY: the request takes nothing, and returns a new descriptor or an error.
+    #[allow(unsafe_code)]
+    let namespace = unsafe {
+        let number = libc::ioctl(device.as_raw_fd(), TUNGETDEVNETNS, 0);
+        (number >= 0).then(|| OwnedFd::from_raw_fd(number))?
+    };
+    let wanted: OwnedFd = match netns {
+        // One that is gone is no other's.
+        Some(name) => match super::open_namespace(name) {
+            Ok(wanted) => wanted,
+            Err(_) => return Some(false),
+        },
+        None => std::fs::File::open("/proc/thread-self/ns/net").ok()?.into(),
+    };
+    let identity = |file: &OwnedFd| rustix::fs::fstat(file).map(|status| (status.st_dev, status.st_ino)).ok();
+    Some(identity(&namespace)? == identity(&wanted)?)
 }

@@ -20,6 +20,7 @@ use crate::handover::store::Words;
 use crate::handover::{self, HandoverCounters, UPGRADE_SOCKET};
 use crate::mark::Mark;
 use crate::ports::attach::Attacher;
+use crate::ports::vhost::touched::All;
 use crate::slow::faults::Faults;
 use crate::slow::flows::FlowBook;
 use crate::slow::handover::HandoverPort;
@@ -75,6 +76,7 @@ impl<M: Mind + 'static> Assembly<M> {
         given: Given,
     ) -> Result<Assembly<M>, SwitchError> {
         let shared = Arc::new(shared(config.engine.flows_max, given.start, given.mark)?);
+        All::process().set_most(config.engine.guest_touched_bytes_max);
         shared.counters.event(EngineEvent::LeftWaiting).add(given.left_waiting);
         let (flows, tables) = FlowBook::new(Arc::clone(&shared.store));
         let (channels, link) = channels();

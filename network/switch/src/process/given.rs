@@ -125,7 +125,9 @@ pub(super) fn adopt_outside(
 
 /// The device of the outside that a crashed process had, as the settings want it now, or a new one.
 fn outside_again(config: &SwitchConfig, found: &mut Taken) -> Result<Option<Outside>, SwitchError> {
-    found.taps.retain(|_, (_, device)| ports::tap::is_alive(device.as_fd()));
+    found
+        .taps
+        .retain(|_, (tap, device)| ports::tap::is_at(device.as_fd(), tap.netns.as_deref(), &tap.device));
     let is_kept = found.taps.contains_key(&None);
     let outside = adopt_outside(config, found)?;
     if let (true, Some(external)) = (is_kept, &config.external) {

@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 use weir_base::exposition::{Exposition, Kind};
 
 /// Names of counters, what they are, and what of. Sorted.
-const FAMILIES: [(&str, Kind, &str); 127] = [
+const FAMILIES: [(&str, Kind, &str); 131] = [
     ("answers", Kind::Counter, "Packets answered by the switch itself, such as ARP."),
     ("attach_failures", Kind::Counter, "Devices that could not be attached to."),
     ("checkpoint_compactions", Kind::Counter, "Compactions of the checkpoint."),
@@ -152,6 +152,16 @@ const FAMILIES: [(&str, Kind, &str); 127] = [
     ("flows_invalidated", Kind::Counter, "Flows taken out because an update changed what decides on them."),
     ("flows_not_installed", Kind::Counter, "Flows decided and not installed because the table was full."),
     (
+        "guest_memory_refused",
+        Kind::Counter,
+        "Times that a virtual machine was refused because the switch had touched as much of its memory first as it may.",
+    ),
+    (
+        "guest_memory_touched_bytes",
+        Kind::Gauge,
+        "Bytes of virtual machines' memory that the switch was the first to touch, and is charged for.",
+    ),
+    (
         "handover_blackout_us",
         Kind::Gauge,
         "How long nobody served when this process took over, as it saw it; 0 if it did not.",
@@ -188,6 +198,12 @@ const FAMILIES: [(&str, Kind, &str); 127] = [
     ("parse_errors", Kind::Counter, "Packets that cannot be parsed, by error."),
     ("passed", Kind::Counter, "Packets let through, by the way that they took."),
     ("passed_bytes", Kind::Counter, "Bytes of packets let through."),
+    ("port_memory_lent_bytes", Kind::Gauge, "Bytes of memory that the port's virtual machine lends."),
+    (
+        "port_memory_touched_bytes",
+        Kind::Gauge,
+        "Bytes of it that the switch was the first to touch, and is charged for.",
+    ),
     ("port_rx_bytes", Kind::Counter, "Bytes from the endpoint."),
     ("port_rx_frames", Kind::Counter, "Frames from the endpoint."),
     ("port_tx_bytes", Kind::Counter, "Bytes to the endpoint."),

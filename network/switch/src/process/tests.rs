@@ -55,7 +55,7 @@ fn settings_that_make_no_sense_are_named() {
     let dir = tempfile::tempdir().unwrap();
     let right = config(dir.path());
     assert_eq!(right.problem(), None);
-    let mut cases = vec![right; 9];
+    let mut cases = vec![right; 10];
     cases[0].geneve_port = 4789;
     cases[1].engine.source_ports = 0;
     cases[2].underlay = "0.0.0.0".parse().unwrap();
@@ -75,6 +75,7 @@ fn settings_that_make_no_sense_are_named() {
     cases[6].engine.batch = 65;
     cases[7].engine.flows_max = 0;
     cases[8].engine.urgent_nice = 1;
+    cases[9].engine.guest_touched_bytes_max = 1;
     let fields = [
         "genevePort",
         "sourcePorts",
@@ -85,6 +86,7 @@ fn settings_that_make_no_sense_are_named() {
         "batch",
         "flowsMax",
         "urgentNice",
+        "guestTouchedBytesMax",
     ];
     for (case, field) in cases.iter().zip(fields) {
         let problem = case.problem().unwrap();

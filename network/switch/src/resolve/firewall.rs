@@ -95,6 +95,11 @@ fn is_opening(at: &Arrival<'_>) -> bool {
     }
 }
 
+/// Whether the packet can only be a reply, whatever was seen of its connection: that of TCP to a SYN.
+fn is_answer(at: &Arrival<'_>) -> bool {
+    at.key.protocol == TCP && at.parsed.tcp_flags & (SYN | ACK) == SYN | ACK
+}
+
 /// Whether the connection that a packet is of lives at the other end too, as the packet says: the rules there allow it, and what was opened
 /// here came through.
 fn lives_there(half: Half, way: Way, connection: &Connection) -> bool {
@@ -203,7 +208,7 @@ impl TableResolver {
         let half = at.half();
         let may_differ = match way {
             // What never was answered the other side's packets cannot be of.
-            Way::Reply => is_opening(at) || !connection.is_answered(),
+            Way::Reply => is_opening(at) || (!connection.is_answered() && !is_answer(at)),
             Way::Opener => half.accepts() && half.remembers(),
         };
         if way == Way::Opener && half.remembers() && !connection.is_untold() {

@@ -4,6 +4,8 @@
 //! - A slot of the table has a note here as long as a flow is in it.
 //! - A sender's zone is in the table as long as a flow has it, and its number is not given to another
 //!   sender while it is.
+//! - What a flow carried is told to the last packet, also of one that was taken out: the engine goes on with it until it has the new
+//!   tables. So whoever judges a connection anew knows whether it was answered.
 
 use super::mind::Mind;
 use super::ports::PortBook;
@@ -54,6 +56,10 @@ pub struct FlowBook {
     notes: Vec<Option<Note>>,
     /// The network of each slot, apart from the notes so that a network's flows are found fast.
     networks: Vec<u32>,
+    /// What was taken out, and the engine may still count under. No more than there are slots.
+    leaving: Vec<(u32, Note)>,
+    /// How many of these were told of, as far as it was known then.
+    leaving_told: usize,
     zones: HashMap<ZoneKey, Zone>,
     zone_numbers: HashSet<u32>,
     zone_next: u32,
@@ -68,6 +74,8 @@ impl FlowBook {
             shadow,
             notes: Vec::new(),
             networks: Vec::new(),
+            leaving: Vec::new(),
+            leaving_told: 0,
             zones: HashMap::new(),
             zone_numbers: HashSet::new(),
             zone_next: UNDERLAY_ZONES,
@@ -101,9 +109,35 @@ impl FlowBook {
         if self.shadow.is_changed() { self.shadow.publish() } else { None }
     }
 
-    /// Takes the engine's old tables back.
-    pub fn take_back(&mut self, tables: Box<Tables>) {
+    /// The tables to publish whether there is anything new or not, if the shadow is here: when they are back the engine has sent
+    /// all that was decided before.
+    pub fn publish_anyhow(&mut self) -> Option<Box<Tables>> {
+        self.shadow.publish()
+    }
+
+    /// Takes the engine's old tables back, and tells the last of the flows that only those had.
+    pub fn take_back(
+        &mut self,
+        tables: Box<Tables>,
+        now_ms: u64,
+        mind: &mut impl Mind,
+        usage: &mut UsageWindow,
+    ) {
+        self.leaving_told = 0;
+        self.tell_leaving(now_ms, mind, usage);
+        self.leaving.clear();
+        self.leaving_told = 0;
         self.shadow.take_back(tables);
+    }
+
+    /// Tells what flows carried that were taken out since the last time, as far as it is known now.
+    pub fn tell_leaving(&mut self, now_ms: u64, mind: &mut impl Mind, usage: &mut UsageWindow) {
+        for (slot, note) in &mut self.leaving[self.leaving_told..] {
+            if self.store.counters(*slot).packets() != note.packets {
+                note.tell(&self.store, *slot, now_ms, mind, usage);
+            }
+        }
+        self.leaving_told = self.leaving.len();
     }
 
     /// Number of the tables that have all changes so far, once they are published.
@@ -194,6 +228,7 @@ impl FlowBook {
         self.networks[slot as usize] = EMPTY;
         if let Some(note) = self.notes[slot as usize].take() {
             self.release_zone(note.zone);
+            self.leaving.push((slot, note));
         }
     }
 
@@ -243,27 +278,7 @@ impl FlowBook {
         let mut idle = 0;
         for slot in bound(part)..bound(part + 1) {
             let Some(note) = &mut self.notes[slot] else { continue };
-            let counters = self.store.counters(slot as u32);
-            let (packets, bytes) = (counters.packets(), counters.bytes());
-            let used = FlowUse {
-                packets: packets.wrapping_sub(note.packets).into(),
-                bytes: bytes - note.bytes,
-                // Told twice they do no harm.
-                tcp_flags: counters.take_tcp_flags(),
-            };
-            (note.packets, note.bytes) = (packets, bytes);
-            if used.packets > 0 {
-                note.last_seen_ms = counters.last_seen_ms(now_ms as u32);
-            }
-            if note.connection != NO_CONNECTION {
-                mind.used(now_ms, note.connection, used);
-            }
-            if let Some((vni, by_gateway)) = note.destination {
-                usage.add(vni, note.key.destination.into(), by_gateway, used.bytes);
-            }
-            if let Some(turn) = note.turn.filter(|_| used.packets > 0) {
-                usage.use_turn(turn);
-            }
+            note.tell(&self.store, slot as u32, now_ms, mind, usage);
             let silent_ms = (now_ms as u32).wrapping_sub(note.last_seen_ms);
             // The engine's time may be a little ahead of `now_ms`: a huge difference is none.
             if silent_ms > note.idle_ms && silent_ms < u32::MAX / 2 {
@@ -276,6 +291,38 @@ impl FlowBook {
 }
 
 impl Note {
+    /// Tells the mind and the usage window what the flow carried since the last time.
+    fn tell(
+        &mut self,
+        store: &FlowStore,
+        slot: u32,
+        now_ms: u64,
+        mind: &mut impl Mind,
+        usage: &mut UsageWindow,
+    ) {
+        let counters = store.counters(slot);
+        let (packets, bytes) = (counters.packets(), counters.bytes());
+        let used = FlowUse {
+            packets: packets.wrapping_sub(self.packets).into(),
+            bytes: bytes - self.bytes,
+            // Told twice they do no harm.
+            tcp_flags: counters.take_tcp_flags(),
+        };
+        (self.packets, self.bytes) = (packets, bytes);
+        if used.packets > 0 {
+            self.last_seen_ms = counters.last_seen_ms(now_ms as u32);
+        }
+        if self.connection != NO_CONNECTION {
+            mind.used(now_ms, self.connection, used);
+        }
+        if let Some((vni, by_gateway)) = self.destination {
+            usage.add(vni, self.key.destination.into(), by_gateway, used.bytes);
+        }
+        if let Some(turn) = self.turn.filter(|_| used.packets > 0) {
+            usage.use_turn(turn);
+        }
+    }
+
     fn has(&self, address: IpAddress) -> bool {
         self.key.source == address
             || self.key.destination == address

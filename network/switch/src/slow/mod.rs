@@ -12,8 +12,9 @@
 //! - [`handover`]: what another process of the switch takes over.
 //! - [`mind`]: what this thread asks of the slow path's mind.
 //!
-//! Order that matters: an ack leaves only after the engine works with the tables that the update led to, so
-//! "acked" means "in force for every packet".
+//! Order that matters: an ack leaves only after the engine works with the tables that the update led to, and has sent what it had
+//! decided by those before and what this thread had decided and given it. So "acked" means "in force for every packet": none that
+//! arrives later passes by what was in force before, and none that arrived earlier is still to be sent.
 
 pub mod captures;
 pub mod faults;
@@ -354,7 +355,10 @@ impl<M: Mind> Slow<M> {
 
     fn take_one(&mut self, returned: Returned) {
         match returned {
-            Returned::Tables(tables) => self.flows.take_back(tables),
+            Returned::Tables(tables) => {
+                let now_ms = self.shared.now_ms();
+                self.flows.take_back(tables, now_ms, &mut self.mind, &mut self.usage);
+            }
             Returned::Port(port) => drop(port),
             Returned::PortFailed(number) => self.port_failed(number),
             Returned::Fault(fault) => self.engine_fault(*fault),
@@ -371,10 +375,14 @@ impl<M: Mind> Slow<M> {
         }
     }
 
-    /// Publishes, and waits until no packet meets the old tables any more.
+    /// Publishes, and waits until no packet meets the old tables any more and all frames are sent that were decided before.
     fn publish_and_wait(&mut self) -> io::Result<()> {
         self.wait_for_shadow()?;
-        self.publish()?;
+        if self.link.injects.is_empty() {
+            self.publish()?;
+        } else if let Some(tables) = self.flows.publish_anyhow() {
+            self.command(Command::Tables(tables))?;
+        }
         self.wait_for_shadow()
     }
 
@@ -456,6 +464,8 @@ impl<M: Mind> Slow<M> {
             self.counters.not_installed += u64::from(!installed);
             self.shared.counters.prepare_rule(action.counter);
         }
+        // Of flows whose place others took.
+        self.flows.tell_leaving(now_ms, &mut self.mind, &mut self.usage);
         if let Ingress::Port(port) = miss.ingress
             && let Some((vni, packet)) = self.mind.hear(now_ms, port, frame)
         {
@@ -562,6 +572,7 @@ impl<M: Mind> Slow<M> {
 
     fn invalidate(&mut self, invalidate: &Invalidate) {
         self.counters.invalidated += self.flows.invalidate(invalidate) as u64;
+        self.flows.tell_leaving(self.shared.now_ms(), &mut self.mind, &mut self.usage);
     }
 
     /// One tick: a part of the flows, and whatever waits for time.

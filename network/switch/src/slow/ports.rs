@@ -221,6 +221,12 @@ impl PortBook {
         veths.map(|state| (port_name(&state.key, gate), state.lost)).collect()
     }
 
+    /// Of each virtual machine's port: bytes of memory that are lent now, and bytes that were touched here first.
+    pub fn memory(&self, gate: &Gate) -> Vec<(PortName, (u64, u64))> {
+        let sessions = self.states.values().filter_map(|state| Some((&state.key, state.session.as_ref()?)));
+        sessions.map(|(key, session)| (port_name(key, gate), session.memory())).collect()
+    }
+
     /// The state of every port in order of the keys, with what the engine counted.
     pub fn statuses(&self, gate: &Gate, counters: &crate::engine::counters::Counters) -> Vec<PortStatus> {
         let mut statuses: Vec<PortStatus> =
@@ -512,10 +518,14 @@ impl<M: Mind> Slow<M> {
     pub(super) fn attach_again(&mut self, key: &Key) {
         let Some(port) = self.ports.number(key) else { return };
         let Some(state) = self.ports.states.get(&port) else { return };
+        let is_at = |device: &OwnedFd| match &state.place {
+            Place::Tap(target) => tap::is_at(device.as_fd(), target.netns.as_deref(), &target.device),
+            Place::Veth(_) | Place::Guest(_) => true,
+        };
         match &state.device {
             Some(Given::Guest) => {}
             None if state.session.is_some() => {}
-            Some(Given::Tap(device)) if tap::is_alive(device.as_fd()) => {}
+            Some(Given::Tap(device)) if is_at(device) => {}
             Some(Given::Xdp(parts)) if self.ports.is_there(port, parts.device) => {}
             // One that is gone says so when it is read.
             Some(Given::Packet(_)) => {}

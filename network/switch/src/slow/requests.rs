@@ -10,6 +10,7 @@ use crate::engine::counters::{EngineDrop, EngineEvent};
 use crate::engine::wire::BySockets;
 use crate::engine::{Command, EXTERNAL, Returned};
 use crate::flow::{Effects, Ingress};
+use crate::ports::vhost::touched::All;
 use std::io;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
@@ -366,6 +367,14 @@ impl<M: Mind> Slow<M> {
         for (name, lost) in self.ports.lost(&self.gate) {
             put(format!("port_rx_lost{{network=\"{}\",endpoint=\"{}\"}}", name.network, name.endpoint), lost);
         }
+        for (name, (lent, touched)) in self.ports.memory(&self.gate) {
+            for (metric, bytes) in [("lent", lent), ("touched", touched)] {
+                let labels = format!("network=\"{}\",endpoint=\"{}\"", name.network, name.endpoint);
+                put(format!("port_memory_{metric}_bytes{{{labels}}}"), bytes);
+            }
+        }
+        put("guest_memory_touched_bytes".into(), All::process().bytes());
+        put("guest_memory_refused".into(), All::process().refused());
         let outside = engine.port(EXTERNAL);
         put("external_rx_frames".into(), outside.rx.packets.get());
         put("external_tx_frames".into(), outside.tx.packets.get());

@@ -1,4 +1,5 @@
 //! What must hold when processes and devices come and go, and when policy changes.
+mod crash;
 mod store;
 
 use crate::lab::{Lab, lab, label, sh, try_sh, wait_for};
@@ -63,6 +64,25 @@ fn a_port_comes_back_when_its_device_is_made_anew() {
     lab.make_device(0, "a", "10.0.0.1/24");
     wait_for("the port to come back", || port().up);
     lab.run("a", "ping -c 3 -i 0.05 -W 5 10.0.0.2");
+}
+
+/// Its descriptor works on in the other namespace, so nothing fails: whoever made the device anew says so.
+#[test]
+fn a_port_takes_its_new_device_when_the_old_one_was_moved_or_renamed() {
+    let Some(lab) = pair("moved") else { return };
+    lab.run("a", "ping -c 1 -W 5 10.0.0.2");
+    let netns = format!("{}a", lab.prefix);
+    let key = Key::Port { vni: Vni(7), endpoint: label("a") };
+    for lose in [format!("set t0 netns {}u", lab.prefix), "set t0 name old0".to_string()] {
+        if lose.contains("name") {
+            sh(&format!("ip -n {netns} link set t0 down"));
+        }
+        sh(&format!("ip -n {netns} link {lose}"));
+        lab.make_device(0, "a", "10.0.0.1/24");
+        let mut stream = lab.hosts[0].connect().unwrap();
+        write_frame(&mut stream, &ToSwitch::Attach { key: key.clone() }).unwrap();
+        lab.run("a", "ping -c 3 -i 0.05 -W 5 10.0.0.2");
+    }
 }
 
 #[test]

@@ -17,10 +17,10 @@ use weir_model::local::{FromStore, STORE_BYTES_MAX, STORE_FDS_MAX, STORE_SOCKET,
 use weir_model::resource::Encapsulation;
 
 /// Names, words and descriptors.
-type Kept = Arc<Mutex<BTreeMap<String, (Vec<u8>, Vec<OwnedFd>)>>>;
+pub type Kept = Arc<Mutex<BTreeMap<String, (Vec<u8>, Vec<OwnedFd>)>>>;
 
 /// Keeps for one switch after the other.
-fn keep(run_dir: &Path) -> Kept {
+pub fn keep(run_dir: &Path) -> Kept {
     let (family, kind) = (AddressFamily::UNIX, SocketType::SEQPACKET);
     let listener = rustix::net::socket_with(family, kind, SocketFlags::CLOEXEC, None).unwrap();
     std::fs::create_dir_all(run_dir).unwrap();

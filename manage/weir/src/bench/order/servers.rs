@@ -318,11 +318,11 @@ impl Servers {
             let text = std::fs::read_to_string(&path).map_err(Failure::io(path.display().to_string()))?;
             let metrics = Client::new(serde_json::from_str(&text).map_err(wrong)?)?.metrics()?;
             let value = |what: &str| {
-                let name = format!("weir_controller_log_total{{what=\"{what}\"}} ");
+                let name = format!("weir_controller_log_seconds_total{{what=\"{what}\"}} ");
                 metrics.lines().find_map(|line| line.strip_prefix(&name)?.parse::<f64>().ok())
             };
-            spent.agreeing_us =
-                value("agreement_cpu_us").ok_or_else(|| wrong("a controller does not count agreements"))?;
+            let seconds = value("agreement_cpu");
+            spent.agreeing_us = seconds.ok_or_else(|| wrong("a controller does not count agreements"))? * 1e6;
         }
         Ok(spent)
     }

@@ -271,7 +271,7 @@ impl Domains {
             &[("", waiting)],
         );
         text.domains(&self.handle.store(), &locked(&self.shown));
-        text.0
+        text.0.text()
     }
 }
 

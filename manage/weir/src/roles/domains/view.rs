@@ -2,13 +2,13 @@
 
 use super::{Domains, Shown, locked};
 use std::collections::BTreeMap;
-use std::fmt::Write;
 use std::net::SocketAddr;
 use weir_api::domains::{
     AddDomain, DomainDescription, DomainList, DomainMember, DomainTaken, DomainTold, DomainView,
 };
 use weir_api::{ApiError, pki};
 use weir_apps::fabric::domains::{self as query, DomainStatus, Unowned};
+use weir_base::exposition::{Exposition, Kind};
 use weir_model::Label;
 use weir_model::domain::{DomainController, DomainEvent, DomainRecord};
 use weir_model::join::{from_hex, to_hex};
@@ -152,24 +152,21 @@ impl Domains {
     }
 }
 
-/// Prometheus text.
+/// Numbers of domains, for Prometheus.
 #[derive(Default)]
-pub struct Metrics(pub String);
+pub struct Metrics(pub Exposition);
+
+fn kind(name: &str) -> Kind {
+    if name.ends_with("_total") { Kind::Counter } else { Kind::Gauge }
+}
 
 impl Metrics {
-    fn begin(&mut self, name: &str, help: &str) {
-        let kind = if name.ends_with("_total") { "counter" } else { "gauge" };
-        // Writing to a string cannot fail.
-        let _ =
-            writeln!(self.0, "# HELP weir_controller_{name} {help}\n# TYPE weir_controller_{name} {kind}");
-    }
-
     /// A metric by outcome; with an empty outcome, one number.
     pub fn total(&mut self, name: &str, help: &str, samples: &[(&str, u64)]) {
-        self.begin(name, help);
         for (outcome, value) in samples {
-            let label = if outcome.is_empty() { String::new() } else { format!("{{outcome=\"{outcome}\"}}") };
-            let _ = writeln!(self.0, "weir_controller_{name}{label} {value}");
+            let label = [("outcome", *outcome)];
+            let labels = if outcome.is_empty() { &[][..] } else { &label };
+            self.0.put(&format!("weir_controller_{name}"), kind(name), help, labels, *value as f64);
         }
     }
 
@@ -179,10 +176,10 @@ impl Metrics {
         help: &str,
         samples: impl Iterator<Item = (&'a Label, &'a str, u64)>,
     ) {
-        self.begin(name, help);
         for (domain, what, value) in samples {
-            let what = if what.is_empty() { String::new() } else { format!(",what=\"{what}\"") };
-            let _ = writeln!(self.0, "weir_controller_{name}{{domain=\"{domain}\"{what}}} {value}");
+            let labels = [("domain", domain.as_str()), ("what", what)];
+            let labels = if what.is_empty() { &labels[..1] } else { &labels };
+            self.0.put(&format!("weir_controller_{name}"), kind(name), help, labels, value as f64);
         }
     }
 

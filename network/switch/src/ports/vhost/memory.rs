@@ -8,9 +8,10 @@
 use super::bounds::{Budget, Share, apart, mapped};
 use super::guard::Guarded;
 use super::offered::{MemoryFile, wrong};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::unix::fs::FileExt;
 
 /// Most regions of one guest: what a message of the protocol holds.
 pub const REGIONS_MAX: usize = 32;
@@ -133,6 +134,23 @@ impl Memory {
         filled(&self.regions).saturating_sub(self.filled_first)
     }
 
+    /// Which files it is of, and whether all of it was made before it was lent.
+    pub fn files(&self) -> (BTreeSet<(u64, u64)>, bool) {
+        let files: BTreeMap<_, _> = self.regions.iter().filter_map(|region| region.file.filled()).collect();
+        let most =
+            self.regions.iter().filter_map(|region| Some((region.file.filled()?.0, region.file.length)));
+        let is_made =
+            most.into_iter().all(|(file, length)| files.get(&file).is_some_and(|made| *made >= length));
+        (files.into_keys().collect(), is_made)
+    }
+
+    /// Bytes of it that this process has touched and has still.
+    pub fn used_bytes(&self) -> u64 {
+        let of = |region: &Region| used(region.mapping, region.mapped);
+        // Where the kernel does not say, all of it may be.
+        self.regions.iter().map(|region| of(region).unwrap_or(region.mapped as u64)).sum()
+    }
+
     /// Whether memory was taken away that is lent.
     #[inline]
     pub fn is_lost(&self) -> bool {
@@ -174,6 +192,25 @@ impl Memory {
 fn filled(regions: &[Region]) -> u64 {
     let files: BTreeMap<_, _> = regions.iter().filter_map(|region| region.file.filled()).collect();
     files.values().sum()
+}
+
+/// Bytes of a mapping that have a place in this process's page tables, or had one and are swapped out.
+fn used(mapping: usize, bytes: usize) -> io::Result<u64> {
+    /// Of an entry of the table (the kernel's documentation, pagemap).
+    const PRESENT_OR_SWAPPED: u64 = 0b11 << 62;
+    const ENTRY_BYTES: usize = 8;
+    let page_bytes = rustix::param::page_size();
+    let table = std::fs::File::open("/proc/self/pagemap")?;
+    let (mut entries, mut used) = (vec![0_u8; 64 * 1024], 0);
+    let (mut at, end) = (mapping / page_bytes * ENTRY_BYTES, (mapping + bytes) / page_bytes * ENTRY_BYTES);
+    while at < end {
+        let now = entries.len().min(end - at);
+        table.read_exact_at(&mut entries[..now], at as u64)?;
+        let is_used = |entry: &&[u8; ENTRY_BYTES]| u64::from_ne_bytes(**entry) & PRESENT_OR_SWAPPED != 0;
+        used += entries[..now].as_chunks().0.iter().filter(is_used).count();
+        at += now;
+    }
+    Ok((used * page_bytes) as u64)
 }
 
 fn map(lent: Lent, file: MemoryFile, (start, bytes): (u64, u64)) -> io::Result<Region> {

@@ -2,7 +2,7 @@
 //! as one (DPDK's virtio-user), lends a switch its guest's memory and the queues of its virtio network device (rows A19, A29).
 //!
 //! - [`offered`]: what a monitor offers, checked: its descriptors and numbers come in there and nowhere else. [`bounds`]: how much memory
-//!   may be lent. [`calls`]: interrupts, in a way that never waits.
+//!   may be lent. [`touched`]: how much of it may be charged to the switch. [`calls`]: interrupts, in a way that never waits.
 //! - [`memory`]: the guest's memory, mapped here. [`guard`]: what happens when it is taken away under our feet.
 //! - [`ring`]: one queue (virtio 1.2 §2.7, split). [`guest`]: the queues of a port as the engine reads and writes them, with the copies
 //!   of `copy`.
@@ -30,6 +30,7 @@ pub mod memory;
 pub mod offered;
 pub mod ring;
 pub mod session;
+pub mod touched;
 
 #[cfg(test)]
 mod driver;

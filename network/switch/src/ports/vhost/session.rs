@@ -18,6 +18,7 @@ pub use moved::{Moved, MovedQueue};
 
 use super::Socket;
 use super::guest::Guest;
+use super::touched::{All, Touched};
 use crate::engine::sys::Wakeup;
 use crate::ports::seldom::Seldom;
 use device::Device;
@@ -72,6 +73,7 @@ struct Stop {
     frozen: AtomicBool,
     /// The session goes on in another process.
     left: AtomicBool,
+    touched: Arc<Touched>,
 }
 
 impl Stop {
@@ -83,6 +85,7 @@ impl Stop {
             asked: Mutex::new(None),
             frozen: AtomicBool::new(false),
             left: AtomicBool::new(false),
+            touched: Arc::new(Touched::new(All::process())),
         })
     }
 
@@ -125,6 +128,11 @@ impl Session {
         let thread = std::thread::Builder::new().name("weir-vhost".into());
         thread.spawn(move || run(&socket, &seen, &tell, None, None))?;
         Ok(Session(stop))
+    }
+
+    /// Bytes of memory that are lent now, and bytes that were touched here first.
+    pub fn memory(&self) -> (u64, u64) {
+        self.0.touched.read()
     }
 
     /// Ends the connection; a new one is taken.
@@ -219,7 +227,7 @@ impl Speaker {
     fn new(socket: &Socket, stream: UnixStream, stop: &Stop, tell: &Tell) -> io::Result<Speaker> {
         let watched = stream.try_clone()?;
         *stop.stream() = Some(stream.try_clone()?);
-        let device = Arc::new(Mutex::new(Device::new(socket, Arc::clone(tell))));
+        let device = Arc::new(Mutex::new(Device::new(socket, Arc::clone(tell), Arc::clone(&stop.touched))));
         Ok(Speaker { handler: BackendReqHandler::from_stream(stream, Arc::clone(&device)), device, watched })
     }
 
@@ -232,12 +240,22 @@ impl Speaker {
         listener: Option<&Listener>,
         seldom: &mut Seldoms,
     ) -> String {
+        let mut looked = Instant::now();
         // The stream is known to whoever ends this before the flag is looked at: no end is missed.
         let reason = loop {
             if stop.is_ended() {
                 break "the port is gone".to_string();
             }
-            if !stop.wait(Some(self.watched.as_fd()), MESSAGE_WAIT) {
+            let is_said = stop.wait(Some(self.watched.as_fd()), MESSAGE_WAIT);
+            // Also at one who always says something.
+            if looked.elapsed() >= MESSAGE_WAIT {
+                looked = Instant::now();
+                let device = self.device.lock().unwrap_or_else(PoisonError::into_inner);
+                if let Err(reason) = device.look_at_memory() {
+                    break reason;
+                }
+            }
+            if !is_said {
                 let grown = self.device.lock().unwrap_or_else(PoisonError::into_inner).grown();
                 if let (Some(bytes), Some(untold)) =
                     (grown, grown.and_then(|_| seldom.told.again(Instant::now())))
@@ -285,6 +303,7 @@ impl Speaker {
         };
         *stop.stream() = None;
         self.device.lock().unwrap_or_else(PoisonError::into_inner).withdraw();
+        stop.touched.gone();
         reason
     }
 

@@ -152,6 +152,39 @@ fn a_revoked_connection_of_tcp_stays_dead_whoever_sends_next() {
     }
 }
 
+/// What a SYN opened that came through is revoked before it was answered: the answer opens nothing in its stead.
+#[test]
+fn the_answer_to_what_is_revoked_opens_no_connection_of_its_own() {
+    let mut switch = host(vec![web()]);
+    assert!(passes(&switch.at_underlay(OTHER_HOST, 1, &request(SYN))));
+    switch.apply(&policy(1, 2, Vec::new()));
+    assert_eq!(switch.at_port(1, "a", &response(SYN | ACK)), default_deny("ingress"));
+    assert_eq!(switch.at_underlay(OTHER_HOST, 1, &request(ACK)), default_deny("ingress"));
+    assert_eq!(switch.at_port(1, "a", &response(SYN | ACK)), default_deny("ingress"), "nor later");
+    assert_eq!(switch.mind.connections().counters.opened, 1);
+    assert!(passes(&switch.at_port(1, "a", &response(SYN))), "its own SYN does");
+}
+
+/// The other order of a denied packet and an acknowledgement of those before it, when the answer went by the flow table.
+#[test]
+fn an_acknowledgement_brings_no_revoked_connection_back() {
+    for first in [true, false] {
+        let mut switch = host(vec![web()]);
+        assert!(passes(&switch.at_underlay(OTHER_HOST, 1, &request(SYN))));
+        assert!(passes(&switch.at_port(1, "a", &response(SYN | ACK))));
+        assert!(passes(&switch.at_underlay(OTHER_HOST, 1, &request(ACK))));
+        switch.apply(&policy(1, 2, Vec::new()));
+        for turn in [first, !first, first] {
+            let event = match turn {
+                true => switch.at_underlay(OTHER_HOST, 1, &request(ACK)),
+                false => switch.at_port(1, "a", &response(ACK)),
+            };
+            assert_eq!(event, default_deny("ingress"));
+        }
+        assert_eq!(switch.mind.connections().counters.opened, 1);
+    }
+}
+
 #[test]
 fn the_other_side_may_open_its_own_connection_with_the_ports_of_a_revoked_one() {
     let mut switch = host(vec![web()]);

@@ -70,6 +70,8 @@ struct World {
     engine: Option<Box<Tables>>,
     ports: PortBook,
     store: Arc<FlowStore>,
+    mind: Listener,
+    usage: UsageWindow,
 }
 
 fn world() -> World {
@@ -79,7 +81,8 @@ fn world() -> World {
     let tell = sender.clone();
     let attacher = Attacher::start(move |result| drop(sender.send(result.into()))).unwrap();
     let ports = PortBook::new(attacher, Arc::new(move |what| drop(tell.send(what))), arrived);
-    World { book, engine: Some(engine), ports, store }
+    let usage = UsageWindow::new(Label::new("h1").unwrap());
+    World { book, engine: Some(engine), ports, store, mind: Listener::default(), usage }
 }
 
 impl World {
@@ -90,7 +93,7 @@ impl World {
     fn swap(&mut self) {
         if let Some(tables) = self.book.publish() {
             let old = self.engine.replace(tables).unwrap();
-            self.book.take_back(old);
+            self.book.take_back(old, 0, &mut self.mind, &mut self.usage);
         }
     }
 
@@ -224,6 +227,36 @@ fn what_flows_carried_is_told_and_idle_ones_leave() {
     assert_eq!(mind.used.len(), 4, "each flow is told of each time");
     let report = usage.close(1000, false).unwrap();
     assert_eq!((report.through_gateway[0].bytes, report.through_gateway.len()), (350, 1));
+}
+
+/// Who judges a connection anew must know whether it was answered: a flow that is taken out is told of before.
+#[test]
+fn what_a_flow_carried_to_its_last_packet_is_told_before_its_connection_is_judged_anew() {
+    for replaced in [false, true] {
+        let mut world = world();
+        let key = key("10.0.0.1", "10.0.0.2");
+        world.install(&Ingress::Port(3), &key, &action(to(1)));
+        world.swap();
+        let slot = world.slot(3, &key).unwrap();
+        world.store.counters(slot).count(2, 300, 900, 0x12);
+        if replaced {
+            world.install(&Ingress::Port(3), &key, &action(Hop::Drop));
+        } else {
+            assert_eq!(world.book.invalidate(&Invalidate::Network(1)), 1);
+        }
+        world.book.tell_leaving(900, &mut world.mind, &mut world.usage);
+        // The engine goes on with the old tables for a moment.
+        world.store.counters(slot).count(1, 50, 901, 0x10);
+        world.swap();
+        let wanted = |packets, bytes, tcp_flags| (5, FlowUse { packets, bytes, tcp_flags });
+        assert_eq!(world.mind.used, [wanted(2, 300, 0x12), wanted(1, 50, 0x10)], "replaced: {replaced}");
+        let report = world.usage.close(1000, false).unwrap();
+        assert_eq!(report.through_gateway[0].bytes, 350, "nothing is charged to nobody");
+        world.mind.used.clear();
+        world.install(&Ingress::Port(3), &key, &action(to(1)));
+        world.swap();
+        assert!(world.mind.used.iter().all(|(_, used)| used.packets == 0), "it is told of once");
+    }
 }
 
 #[test]

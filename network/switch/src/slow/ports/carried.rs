@@ -163,8 +163,9 @@ impl<M: Mind> Slow<M> {
         let Some(state) = self.ports.states.get_mut(&port) else { return false };
         let Place::Tap(target) = &state.place else { return false };
         let Some((tap, device)) = taken.taps.remove(&Some(state.key.clone())) else { return false };
-        // Another device, or one that was made anew: it is opened as ever.
-        if (&tap.netns, &tap.device) != (&target.netns, &target.device) || !tap::is_alive(device.as_fd()) {
+        // Another device, or one that was made anew, renamed or moved: it is opened as ever.
+        let is_at = || tap::is_at(device.as_fd(), tap.netns.as_deref(), &tap.device);
+        if (&tap.netns, &tap.device) != (&target.netns, &target.device) || !is_at() {
             return false;
         }
         let device = Arc::new(device);

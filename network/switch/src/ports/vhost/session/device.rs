@@ -5,12 +5,14 @@ use crate::ports::vhost::guest::{Guest, Pair};
 use crate::ports::vhost::memory::{Lent, Memory};
 use crate::ports::vhost::offered::{self, Event};
 use crate::ports::vhost::ring::{Addresses, Queue};
+use crate::ports::vhost::touched::Touched;
 use crate::ports::vhost::{Socket, feature};
 use std::fs::File;
+use std::io;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use vhost::vhost_user::message::{
     VhostTransferStateDirection, VhostTransferStatePhase, VhostUserConfigFlags, VhostUserInflight,
     VhostUserLog, VhostUserMemoryRegion, VhostUserProtocolFeatures, VhostUserShMemConfig, VhostUserSharedMsg,
@@ -38,6 +40,7 @@ pub(super) struct Setting {
 /// The device as the monitor sets it up.
 pub(super) struct Device {
     tell: Tell,
+    touched: Arc<Touched>,
     pairs: u16,
     pub(super) features: u64,
     pub(super) protocol_features: u64,
@@ -54,10 +57,11 @@ pub(super) struct Device {
 }
 
 impl Device {
-    pub(super) fn new(socket: &Socket, tell: Tell) -> Device {
+    pub(super) fn new(socket: &Socket, tell: Tell, touched: Arc<Touched>) -> Device {
         let settings = (0..2 * socket.pairs).map(|_| Setting::default()).collect();
         Device {
             tell,
+            touched,
             pairs: socket.pairs,
             features: 0,
             protocol_features: 0,
@@ -84,6 +88,22 @@ impl Device {
         let grown = self.memory.as_ref().map_or(0, |memory| memory.grown_bytes());
         let is_more = grown >= self.grown_told + GROWN_TOLD;
         is_more.then(|| std::mem::replace(&mut self.grown_told, grown)).map(|_| grown)
+    }
+
+    /// Looks how much of the lent memory the switch was the first to touch.
+    ///
+    /// # Errors
+    /// As much as it may.
+    pub(super) fn look_at_memory(&self) -> Result<(), String> {
+        self.memory.as_ref().map_or(Ok(()), |memory| self.touched.look(memory))
+    }
+
+    /// Maps memory that is lent.
+    pub(super) fn borrow(&mut self, lent: Vec<(Lent, OwnedFd)>) -> io::Result<()> {
+        let memory = Memory::map(lent)?;
+        self.touched.lent(&memory, Instant::now())?;
+        self.memory = Some(Arc::new(memory));
+        Ok(())
     }
 
     /// Takes the queues back from the engine, and waits until it has let go of them.
@@ -219,6 +239,8 @@ impl VhostUserBackendReqHandlerMut for Device {
         _postcopy_listening: Option<bool>,
     ) -> Reply<Option<Vec<u64>>> {
         self.withdraw();
+        // What was touched of it is looked at before it goes.
+        let _ = self.look_at_memory();
         (self.memory, self.grown_told) = (None, 0);
         let lent = |region: &VhostUserMemoryRegion| Lent {
             guest: region.guest_phys_addr,
@@ -227,11 +249,9 @@ impl VhostUserBackendReqHandlerMut for Device {
             offset: region.mmap_offset,
         };
         let lent = regions.iter().map(lent).zip(files.into_iter().map(OwnedFd::from)).collect();
-        match Memory::map(lent) {
-            Ok(memory) => {
-                self.memory = Some(Arc::new(memory));
-                Ok(None)
-            }
+        self.touched.gone();
+        match self.borrow(lent) {
+            Ok(()) => Ok(None),
             Err(error) => self.refuse(error.to_string()),
         }
     }

@@ -8,7 +8,7 @@ use super::device::{Device, Setting};
 use super::listener::Listener;
 use super::{Session, Speaker, Stop, Tell, run};
 use crate::ports::vhost::Socket;
-use crate::ports::vhost::memory::{Lent, Memory};
+use crate::ports::vhost::memory::Lent;
 use crate::ports::vhost::offered::Event;
 use crate::ports::vhost::ring::Addresses;
 use std::io::{self, Read, Write};
@@ -173,7 +173,7 @@ impl Device {
             return Err(io::Error::new(io::ErrorKind::InvalidInput, text));
         }
         if !moved.memory.is_empty() {
-            self.memory = Some(Arc::new(Memory::map(moved.memory)?));
+            self.borrow(moved.memory)?;
         }
         let event = |event: Option<OwnedFd>| event.map(Event::offered).transpose();
         for (setting, queue) in self.settings.iter_mut().zip(moved.queues) {
@@ -203,7 +203,7 @@ impl Speaker {
     ) -> io::Result<Speaker> {
         let watched = stream.try_clone()?;
         *stop.stream() = Some(stream.try_clone()?);
-        let device = Arc::new(Mutex::new(Device::new(socket, Arc::clone(tell))));
+        let device = Arc::new(Mutex::new(Device::new(socket, Arc::clone(tell), Arc::clone(&stop.touched))));
         let (ours, mut monitor) = UnixStream::pair()?;
         let mut handler = BackendReqHandler::from_stream(ours, Arc::clone(&device));
         let mut say = |request: u32, value: Option<u64>| -> io::Result<()> {

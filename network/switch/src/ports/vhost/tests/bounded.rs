@@ -5,9 +5,10 @@ use super::super::calls::{Batch, CALLS_MAX, Calls};
 use super::super::driver::{BYTES, Driver, GUEST, USER, take_event};
 use super::super::memory::{Lent, Memory};
 use super::super::offered::{self, Event, MemoryFile};
+use super::super::touched::{All, Touched};
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::mpsc::channel;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 const PATIENCE: Duration = Duration::from_secs(60);
 
@@ -148,4 +149,92 @@ fn a_file_without_end_is_refused_and_what_is_mapped_is_what_was_lent() {
     driver.write(BYTES / 2, &[1; 8192]);
     assert_eq!(memory.grown_bytes(), 8192, "pages that somebody touched are counted");
     assert_eq!(MemoryFile::offered(clone()).unwrap().length, 1 << 46);
+}
+
+/// A sparse file of memory.
+fn sparse(bytes: u64) -> OwnedFd {
+    let file = rustix::fs::memfd_create("sparse", rustix::fs::MemfdFlags::CLOEXEC).unwrap();
+    rustix::fs::ftruncate(&file, bytes).unwrap();
+    file
+}
+
+fn map(file: &OwnedFd, bytes: u64) -> Memory {
+    Memory::map(vec![(lent(GUEST, USER, bytes), file.try_clone().unwrap())]).unwrap()
+}
+
+/// The switch touches pages.
+fn touch(memory: &Memory, from: u64, bytes: u64) {
+    for at in (from..from + bytes).step_by(4096) {
+        let (page, _) = memory.at(GUEST + at, 1).unwrap();
+        // SAFETY: a byte of lent memory.
+        #[allow(unsafe_code)]
+        unsafe {
+            page.write_volatile(1);
+        }
+    }
+}
+
+const MIB: u64 = 1 << 20;
+
+#[test]
+fn memory_that_the_switch_touches_first_is_counted_and_bounded() {
+    static ALL: All = All::new(32 * MIB);
+    let port = Touched::new(&ALL);
+    let file = sparse(64 * MIB);
+    let memory = map(&file, 64 * MIB);
+    port.lent(&memory, Instant::now()).unwrap();
+    assert_eq!(port.read(), (64 * MIB, 0));
+    // What its owner touches is not charged to the switch, which may read it.
+    rustix::io::pwrite(&file, &vec![1; 30 * MIB as usize], 0).unwrap();
+    port.look(&memory).unwrap();
+    assert_eq!(port.read().1, 0);
+    touch(&memory, 30 * MIB, 8 * MIB);
+    port.look(&memory).unwrap();
+    assert_eq!((port.read().1, ALL.bytes()), (8 * MIB, 8 * MIB));
+    touch(&memory, 38 * MIB, 10 * MIB);
+    let reason = port.look(&memory).unwrap_err();
+    assert!(
+        reason.contains("18 MiB") && reason.contains("of 16 MiB") && reason.contains("prealloc=on"),
+        "{reason}"
+    );
+    assert_eq!(ALL.refused(), 1);
+    drop(memory);
+    port.gone();
+    assert_eq!(
+        (port.read(), ALL.bytes()),
+        ((0, 18 * MIB), 18 * MIB),
+        "it is charged as long as the file lives"
+    );
+    // It comes back with the same file, and with one that is made.
+    let again = port.lent(&map(&file, 64 * MIB), Instant::now()).unwrap_err().to_string();
+    assert!(again.contains("prealloc=on"), "{again}");
+    rustix::io::pwrite(&file, &vec![1; 64 * MIB as usize], 0).unwrap();
+    port.lent(&map(&file, 64 * MIB), Instant::now()).expect("nothing is left to touch first");
+    drop(port);
+    assert_eq!(ALL.bytes(), 0);
+}
+
+#[test]
+fn a_port_leaves_others_half_and_other_files_are_forgotten_seldom() {
+    static ALL: All = All::new(32 * MIB);
+    let (greedy, other) = (Touched::new(&ALL), Touched::new(&ALL));
+    let now = Instant::now();
+    // A monitor with new memory each time, of which it has the switch touch what it gets.
+    let mut files = Vec::new();
+    for _ in 0..8 {
+        let file = sparse(16 * MIB);
+        let memory = map(&file, 16 * MIB);
+        if greedy.lent(&memory, now).is_err() {
+            break;
+        }
+        touch(&memory, 0, 12 * MIB);
+        greedy.look(&memory).unwrap_or_default();
+        files.push(file);
+    }
+    assert_eq!(files.len(), 6, "one, four more that are taken for others, and one that is added to those");
+    assert!(greedy.read().1 >= 16 * MIB, "then it is refused");
+    let memory = map(&sparse(16 * MIB), 16 * MIB);
+    other.lent(&memory, now).unwrap();
+    touch(&memory, 0, 3 * MIB);
+    other.look(&memory).expect("others have half of what it left");
 }
