@@ -42,7 +42,7 @@ pub fn is_followed(decided: Version, found: Version) -> bool {
 /// Most keys of one repair.
 pub const REPAIR_KEYS_MAX: usize = 1024;
 /// Most keys of a state: what a gate can hold.
-const STATE_KEYS_MAX: usize = ENTRIES_MAX + TOMBSTONES_MAX;
+pub(super) const STATE_KEYS_MAX: usize = ENTRIES_MAX + TOMBSTONES_MAX;
 
 impl Scheduler {
     /// An actuator opened a session; a session with a lower number that it had is over.
@@ -89,6 +89,7 @@ impl Scheduler {
         target.session = None;
         target.synced = false;
         target.collecting = None;
+        target.plane_parts.clear();
         target.repairing.clear();
         target.ahead.clear();
         target.beyond.clear();
@@ -161,7 +162,10 @@ impl Scheduler {
                     acked.push((key.clone(), None, false));
                 }
                 Some(version) => acked.push((key.clone(), Some(version), false)),
-                None if desired.is_delete() && slot.acked == Some(desired.version()) => {
+                None if desired.is_delete()
+                    && slot.acked == Some(desired.version())
+                    && !matches!(key, Key::Plane { .. }) =>
+                {
                     forgotten.push(key.clone());
                 }
                 None => acked.push((key.clone(), None, true)),
@@ -194,7 +198,7 @@ impl Scheduler {
         self.repair(label, found, out);
     }
 
-    fn found(
+    pub(super) fn found(
         &mut self,
         label: &Label,
         key: &Key,
