@@ -14,8 +14,8 @@ use crate::resource::{
     Action, AttachmentKind, DhcpOptions, Direction, Encapsulation, Forwarding, Peer, PortRange, PortState,
     Protocol,
 };
-use crate::session::{PROTOCOL_MIN, SWITCHES_SINCE};
-use crate::{Label, MacAddr};
+use crate::session::{PLANES_SINCE, PROTOCOL_MIN, SWITCHES_SINCE};
+use crate::{Label, MacAddr, plane};
 use ipnet::{IpNet, Ipv4Net, Ipv6Net};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -153,6 +153,14 @@ pub enum Key {
     /// Where else switches may be, and what tenants must not reach. With it in force a switch takes encapsulated packets from
     /// the gateways, the switches of all buckets of [`Key::Switches`], and these places only: so it is told last.
     Underlays,
+    /// What one of the host's planes beside the switch is to have under a name. Which planes there are no enum says: see
+    /// [`crate::plane`].
+    Plane {
+        /// The plane, such as `filewall`.
+        plane: Label,
+        /// The name; see [`plane::name_problem`].
+        name: String,
+    },
 }
 
 impl Key {
@@ -165,7 +173,8 @@ impl Key {
             | Key::Statement { .. }
             | Key::Controllers
             | Key::Switches { .. }
-            | Key::Underlays => None,
+            | Key::Underlays
+            | Key::Plane { .. } => None,
             Key::Network { vni }
             | Key::Policy { vni }
             | Key::Members { vni, .. }
@@ -182,6 +191,7 @@ impl Key {
     pub fn since_protocol(&self) -> u32 {
         match self {
             Key::Switches { .. } | Key::Underlays => SWITCHES_SINCE,
+            Key::Plane { .. } => PLANES_SINCE,
             _ => PROTOCOL_MIN,
         }
     }
@@ -206,6 +216,7 @@ impl fmt::Display for Key {
             Key::Controllers => f.write_str("controllers"),
             Key::Switches { bucket } => write!(f, "switches/{bucket}"),
             Key::Underlays => f.write_str("underlays"),
+            Key::Plane { plane, name } => write!(f, "plane/{plane}/{name}"),
         }
     }
 }
@@ -256,11 +267,16 @@ pub enum Entry {
     Switches(Vec<IpAddr>),
     /// For [`Key::Underlays`].
     Underlays(UnderlaysEntry),
+    /// For [`Key::Plane`]: a specification in the words of its plane, at most [`plane::SPEC_BYTES_MAX`] bytes.
+    Plane(Vec<u8>),
 }
 
 impl Entry {
-    /// Whether the entry is of the kind that the key wants.
+    /// Whether the entry is of the kind that the key wants, and of a plane's whether it is in its bounds.
     pub fn fits(&self, key: &Key) -> bool {
+        if let (Entry::Plane(bytes), Key::Plane { name, .. }) = (self, key) {
+            return bytes.len() <= plane::SPEC_BYTES_MAX && plane::name_problem(name).is_none();
+        }
         matches!(
             (self, key),
             (Entry::Gateways(_), Key::Gateways)

@@ -11,6 +11,7 @@ use crate::filewall::PolicyOrder;
 use crate::health::{HealthReport, RepairOrder};
 use crate::identity::IdentityEvent;
 use crate::packet_in::PacketInReport;
+use crate::plane::{PlaneOrder, PlaneReport};
 use crate::resource::ResourceId;
 use crate::signed::Signature;
 use crate::update::Refusal;
@@ -43,6 +44,18 @@ impl SourceId {
         SourceId(format!("{ACTUATOR}{name}"))
     }
 
+    /// A plane of an actuator as a source. It signs with the actuator's key and has numbers of its own, because it is a process of
+    /// its own; it says nothing but [`EventBody::Report`] of itself.
+    pub fn of_plane(actuator: &Label, plane: &Label) -> SourceId {
+        SourceId(format!("{ACTUATOR}{actuator}/{plane}"))
+    }
+
+    /// The actuator and the plane that it names, if it names a plane.
+    pub fn plane(&self) -> Option<(Label, Label)> {
+        let (actuator, plane) = self.actuator()?.split_once('/')?;
+        Some((Label::new(actuator).ok()?, Label::new(plane).ok()?))
+    }
+
     /// A controller as a source.
     pub fn of_controller(name: &Label) -> SourceId {
         SourceId(format!("{CONTROLLER}{name}"))
@@ -56,12 +69,15 @@ impl SourceId {
         self.0.starts_with(CONTROLLER)
     }
 
-    /// What a person calls it: `h1` of an actuator, `controller-2` of a controller.
+    /// What a person calls it: `h1` of an actuator, `h1/filewall` of a plane there, `controller-2` of a controller.
     pub fn short(&self) -> &str {
+        if let Some(actuator) = self.actuator() {
+            return actuator;
+        }
         self.0.rsplit('/').next().unwrap_or(&self.0)
     }
 
-    /// The actuator that it names, if it names one.
+    /// The actuator that it names, if it names one; of a plane `actuator/plane`, which is no actuator's name.
     pub fn actuator(&self) -> Option<&str> {
         self.0.strip_prefix(ACTUATOR)
     }
@@ -139,6 +155,10 @@ pub enum EventBody {
         /// The number: see [`crate::session::PROTOCOL`].
         protocol: u32,
     },
+    /// A plane of a host shall have this under a name, or no longer.
+    Order(PlaneOrder),
+    /// What a plane of a host tells of itself.
+    Report(PlaneReport),
 }
 
 /// Table of the store by which protocol an actuator speaks: `name` -> `u32`, absent where nobody said it. And `name 0 source` -> `u32`,

@@ -19,6 +19,7 @@ pub mod local;
 pub mod mac;
 pub mod name;
 pub mod packet_in;
+pub mod plane;
 pub mod resource;
 pub mod session;
 pub mod signed;

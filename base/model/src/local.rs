@@ -30,6 +30,10 @@ pub const PUNT_SOCKET: &str = "punt.sock";
 pub const PUNT_AGENT_SOCKET: &str = "punt-agent.sock";
 /// File name in the run directory of the supervisor's store of descriptors.
 pub const STORE_SOCKET: &str = "store.sock";
+/// Folder in the run directory with the sockets of the planes beside the switch.
+pub const PLANES_FOLDER: &str = "planes";
+/// Most names that a process of a plane says are its own.
+pub const PLANE_NAMES_MAX: usize = 64;
 /// Largest message to or from the store, bytes.
 pub const STORE_BYTES_MAX: usize = 16 * 1024;
 /// Most descriptors of one thing in the store: below the kernel's 253.
@@ -40,6 +44,16 @@ pub const SWITCH_LOCK: &str = "switch.lock";
 pub const ENTRIES_CHUNK: usize = 1024;
 /// Largest punted frame, bytes.
 pub const PUNT_BYTES_MAX: usize = 9216;
+
+/// File name, in [`PLANES_FOLDER`], of the stream socket of a plane's process: `PLANE.sock`, or `PLANE-INSTANCE.sock` where a host has
+/// several of one plane. It speaks [`ToSwitch`] and [`FromSwitch`] as a switch does; which plane it is it says itself
+/// ([`FromSwitch::Plane`]), and not its file's name.
+pub fn plane_socket(plane: &Label, instance: Option<&Label>) -> String {
+    match instance {
+        Some(instance) => format!("{plane}-{instance}.sock"),
+        None => format!("{plane}.sock"),
+    }
+}
 
 /// Names a port on its host.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
@@ -159,6 +173,13 @@ pub enum FromSwitch {
     Identity {
         /// The public key.
         key: [u8; 32],
+    },
+    /// First answer of a plane's process to [`ToSwitch::Subscribe`]; a switch never says it.
+    Plane {
+        /// The plane whose keys it takes.
+        plane: Label,
+        /// The names that it takes, at most [`PLANE_NAMES_MAX`]; none means those that no other process of the plane takes.
+        names: Option<Vec<String>>,
     },
 }
 

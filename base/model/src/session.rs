@@ -14,11 +14,13 @@ use serde::{Deserialize, Serialize};
 use std::net::IpAddr;
 
 /// Number of this protocol. An agent speaks this one; controllers also take [`PROTOCOL_MIN`] and what is between.
-pub const PROTOCOL: u32 = 11;
+pub const PROTOCOL: u32 = 12;
 /// The oldest protocol that controllers take: frames are the same, and keys that came later are kept from whoever speaks it.
 pub const PROTOCOL_MIN: u32 = 10;
 /// The first protocol with [`Key::Switches`] and [`Key::Underlays`].
 pub const SWITCHES_SINCE: u32 = 11;
+/// The first protocol with [`Key::Plane`] and [`ToController::Plane`].
+pub const PLANES_SINCE: u32 = 12;
 /// Most controllers of a group.
 pub const CONTROLLERS_MAX: usize = 16;
 /// Longest certificate request, bytes.
@@ -93,6 +95,15 @@ pub enum ToController {
         key: [u8; 32],
         /// Its signature.
         by_key: Signature,
+    },
+    /// What a plane beside the switch has in force, when its process came or went while the session lasts.
+    Plane {
+        /// The plane.
+        plane: Label,
+        /// Keys of it with their versions, deleted keys whose version is remembered included; none when its process is away.
+        entries: Option<Vec<(Key, Version)>>,
+        /// Whether this is the last part.
+        last: bool,
     },
 }
 

@@ -21,6 +21,7 @@ use weir_model::entry::{
 use weir_model::event::{Event, EventBody, Role, SourceId, TurnUse, Usage, UsageReport};
 use weir_model::identity::IdentityEvent;
 use weir_model::packet_in::{PacketIn, PacketInReport, Why};
+use weir_model::plane::{PlaneOrder, PlaneReport};
 use weir_model::resource::{
     Action, DhcpOptions, Direction, Encapsulation, Peer, PortRange, PortState, Protocol,
 };
@@ -150,6 +151,21 @@ fn later_entries() -> Vec<(Key, Entry)> {
     ]
 }
 
+/// The kind of entry that came with protocol 12, and what is ordered and told of planes.
+fn planes() -> (Key, Entry, EventBody, EventBody, ToController) {
+    let (plane, actuator) = (label("echo"), label("h1"));
+    let key = Key::Plane { plane: plane.clone(), name: "n 1".into() };
+    let order = PlaneOrder {
+        plane: plane.clone(),
+        actuator: actuator.clone(),
+        name: "n 1".into(),
+        spec: Some(b"{}".to_vec()),
+    };
+    let report = PlaneReport { plane: plane.clone(), actuator, name: "n 1".into(), bytes: b"{}".to_vec() };
+    let has = ToController::Plane { plane, entries: Some(vec![(key.clone(), Version(300))]), last: true };
+    (key, Entry::Plane(b"{}".to_vec()), EventBody::Order(order), EventBody::Report(report), has)
+}
+
 fn updates() -> Vec<Update> {
     let update = |key, version, change| Update {
         target: label("h1"),
@@ -187,6 +203,9 @@ fn keys_and_entries_keep_their_bytes() {
         assert!(entry.fits(&key), "{key}");
     }
     assert_eq!(hash(&encode(&later_entries())), "14f90826757b38aa");
+    let later = planes();
+    assert!(later.1.fits(&later.0));
+    assert_eq!(hash(&encode(&later)), "83200e807171c59e");
     let speaks = EventBody::Speaks { name: label("h1"), protocol: 11 };
     assert_eq!(hash(&encode(&speaks)), "2555cb69cc28d62c");
 }
@@ -363,7 +382,7 @@ fn the_first_frames_of_a_session_keep_their_bytes() {
         encode_frame(&ToActuator::Ping { id: 1 }).unwrap(),
         encode_frame(&ToController::Pong { id: 1 }).unwrap(),
     ];
-    assert_eq!(hash(&all.concat()), "b9b283ac0c080cc5");
+    assert_eq!(hash(&all.concat()), "ac43f9ebb8f2c456");
 }
 
 /// A threshold group's messages: a seeded dealer of a seeded group of four, and what the four sign.

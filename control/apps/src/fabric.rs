@@ -48,6 +48,7 @@ mod learned;
 mod marks;
 mod membership;
 mod offload;
+mod orders;
 mod pool;
 mod query;
 mod refusal;
@@ -59,6 +60,7 @@ mod work;
 pub use filewall::policies_of;
 pub use health::{Health, health, repairs_of};
 pub use learned::{SeenDevice, devices_seen};
+pub use orders::{Ordered, PLANES_MAX, Reported, order_of, orders_of, reports_of};
 pub use query::{
     ActuatorStatus, Led, actuator, actuators, desired, desired_entry, explain, network_of, offloads,
     resource, resource_counts, resources, vni_of,
@@ -227,6 +229,8 @@ impl App for Fabric {
             EventBody::Identity(about) => membership::rekey(&mut work, about)?,
             EventBody::Clock { .. } => {}
             EventBody::Speaks { name, protocol } => switches::speaks(&mut work, event, name, *protocol)?,
+            EventBody::Order(order) => orders::order(&mut work, order)?,
+            EventBody::Report(report) => orders::note(&mut work, report, now_ms)?,
         }
         // Before the marks are used up.
         let told = domains::tell(&mut work)?;

@@ -3,6 +3,7 @@
 use crate::AgentError;
 use crate::config::{AgentConfig, check_controllers};
 use crate::dns;
+use crate::hub;
 use crate::join;
 use crate::kept;
 use crate::link;
@@ -126,7 +127,9 @@ impl Agent {
             tasks.spawn(serve_metrics(scraped, listener));
         }
         tasks.spawn(link::run(shared.clone(), link::control_socket(&config.run_dir), events));
-        tasks.spawn(session::driver::run(shared.clone(), plan, link_events));
+        let (plane_events, planes) = mpsc::channel(LINK_EVENTS_MAX);
+        tasks.spawn(hub::driver::run(config.run_dir.clone(), plane_events));
+        tasks.spawn(session::driver::run(shared.clone(), plan, link_events, planes));
         tasks.spawn(keeper.run());
         tasks.spawn(punts::run(answerer, config.run_dir.clone()));
         if config.role == Role::Gateway {

@@ -9,6 +9,8 @@
 //!                          ports (devices)   punts: dhcp, dns ◄┘
 //! ```
 //!
+//! Beside the switch stand the host's planes, each a process with a socket in the run directory ([`hub`]).
+//!
 //! Invariants
 //! - The agent holds no state of the network: killed and started again it reads all of it from the
 //!   switch, which goes on forwarding meanwhile. What it keeps itself is its identity and the list of
@@ -22,6 +24,7 @@ pub mod dhcp;
 pub mod dns;
 pub mod error;
 pub mod frame;
+pub mod hub;
 pub mod join;
 pub mod kept;
 pub mod link;

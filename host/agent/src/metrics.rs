@@ -65,6 +65,13 @@ metrics! {
     shares_combined: Counter "weir_agent_shares_total" "result=\"combined\"", "Signatures put together from controllers' shares or endorsements, and those that were not used.";
     shares_bad: Counter "weir_agent_shares_total" "result=\"bad\"", "Signatures put together from controllers' shares or endorsements, and those that were not used.";
     shares_dropped: Counter "weir_agent_shares_total" "result=\"dropped\"", "Signatures put together from controllers' shares or endorsements, and those that were not used.";
+    planes_up: Gauge "weir_agent_planes_up" "", "Processes of planes beside the switch that are here.";
+    planes_waiting: Gauge "weir_agent_plane_updates_waiting" "", "Updates for planes whose process is not here.";
+    planes_came: Counter "weir_agent_plane_processes_total" "what=\"came\"", "Processes of planes that came and went.";
+    planes_went: Counter "weir_agent_plane_processes_total" "what=\"went\"", "Processes of planes that came and went.";
+    planes_given: Counter "weir_agent_plane_updates_total" "result=\"given\"", "Updates for planes: given to a process, refused because none takes them, or dropped, to come again.";
+    planes_refused: Counter "weir_agent_plane_updates_total" "result=\"refused\"", "Updates for planes: given to a process, refused because none takes them, or dropped, to come again.";
+    planes_dropped: Counter "weir_agent_plane_updates_total" "result=\"dropped\"", "Updates for planes: given to a process, refused because none takes them, or dropped, to come again.";
     renewals_done: Counter "weir_agent_certificate_renewals_total" "result=\"kept\"", "Renewals of this actuator's certificate.";
     renewals_failed: Counter "weir_agent_certificate_renewals_total" "result=\"failed\"", "Renewals of this actuator's certificate.";
     keys_changed: Counter "weir_agent_key_changes_total" "result=\"done\"", "Changes of this actuator's keys.";

@@ -462,8 +462,11 @@ impl Session {
                 }
                 out.push(Output::ToController(ToController::Answer { id: open.theirs, answer }));
             }
-            // For the mirror, the ports, and who changes the keys.
-            FromSwitch::Changed { .. } | FromSwitch::Ports(_) | FromSwitch::Identity { .. } => {}
+            // For the mirror, the ports, and who changes the keys; no switch is a plane.
+            FromSwitch::Changed { .. }
+            | FromSwitch::Ports(_)
+            | FromSwitch::Identity { .. }
+            | FromSwitch::Plane { .. } => {}
         }
     }
 

@@ -5,5 +5,6 @@ mod clients;
 mod fake_switch;
 mod joining;
 mod pki;
+mod planes;
 mod units;
 mod whole;

@@ -78,22 +78,22 @@ pub async fn let_in(directory: &std::path::Path, authority: &Arc<Authority>, con
     join(&directory.join("state"), &applicant(), &api.token(authority), false).await.unwrap();
 }
 
-struct Controller {
-    listener: TcpListener,
-    acceptor: TlsAcceptor,
+pub struct Controller {
+    pub listener: TcpListener,
+    pub acceptor: TlsAcceptor,
 }
 
-struct Conversation(TlsStream<TcpStream>);
+pub struct Conversation(TlsStream<TcpStream>);
 
 impl Controller {
-    async fn accept(&self) -> Conversation {
+    pub async fn accept(&self) -> Conversation {
         let (stream, _) = self.listener.accept().await.unwrap();
         Conversation(self.acceptor.accept(stream).await.unwrap())
     }
 }
 
 impl Conversation {
-    async fn hear(&mut self) -> ToController {
+    pub async fn hear(&mut self) -> ToController {
         tokio::time::timeout(Duration::from_secs(30), read_frame(&mut self.0)).await.unwrap().unwrap()
     }
 
@@ -102,13 +102,13 @@ impl Conversation {
         self.0.get_ref().1.peer_certificates().unwrap()[0].to_vec()
     }
 
-    async fn say(&mut self, frame: ToActuator) {
+    pub async fn say(&mut self, frame: ToActuator) {
         write_frame(&mut self.0, &frame).await.unwrap();
         self.0.flush().await.unwrap();
     }
 
     /// Takes the greeting and welcomes; gives the digest.
-    async fn greet(&mut self) -> StateDigest {
+    pub async fn greet(&mut self) -> StateDigest {
         let ToController::Hello { protocol, actuator, digest, .. } = self.hear().await else {
             panic!("no greeting")
         };

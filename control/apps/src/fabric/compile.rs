@@ -80,6 +80,7 @@ fn settle(
         (Key::Gateways, _) if work.member_as(target, Role::Gateway).is_some() => {
             own = Some(Entry::Gateways(Vec::new()));
         }
+        (Key::Plane { plane, name }, _) => own = work.plane_entry(target, plane, name),
         (Key::Port { vni, .. }, Entry::Port(port)) => {
             let mut port = port.clone();
             port.policy_min = policy_min(work, target, *vni, &port, old.as_deref());

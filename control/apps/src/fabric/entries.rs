@@ -55,6 +55,8 @@ impl Work<'_, '_> {
                 (!addresses.is_empty()).then_some(Entry::Switches(addresses))
             }
             Key::Underlays => Some(Entry::Underlays(switches::underlays(self))),
+            // Each actuator has its own: see the compiler of entries.
+            Key::Plane { .. } => Some(Entry::Plane(Vec::new())),
             // No switch has the one; the other follows the group's key, not resources.
             Key::Statement { .. } | Key::Controllers => None,
         })
@@ -67,6 +69,7 @@ impl Work<'_, '_> {
             (_, Key::Gateways) => true,
             (_, Key::Statement { .. } | Key::Controllers) => false,
             (_, Key::Switches { .. } | Key::Underlays) => switches::reads(self, actuator),
+            (_, Key::Plane { plane, name }) => self.plane_entry(actuator, plane, name).is_some(),
             (_, Key::Repair { host, .. } | Key::FileWall { host, .. }) => host == actuator,
             (Role::Gateway, Key::Network { .. } | Key::Route { .. } | Key::Location { .. }) => true,
             (

@@ -6,7 +6,7 @@ use super::tables::{
     ADDRESSES, DESIRED, GATEWAYS, HOST_OFFLOADS, LOADS, Member, PLACED, Parts, STATUS, VNIS, name0,
 };
 use super::work::{Count, Work, reference};
-use super::{balancer, domains, filewall, health, learned, switches};
+use super::{balancer, domains, filewall, health, learned, orders, switches};
 use std::net::IpAddr;
 use weir_model::entry::Vni;
 use weir_model::event::{ActuatorFacts, Role};
@@ -92,6 +92,7 @@ pub(super) fn remove(work: &mut Work<'_, '_>, name: &Label) -> Result<(), Reject
     work.view.delete(STATUS, key);
     health::forget(work, name);
     filewall::forget(work, name);
+    orders::forget(work, name);
     learned::forget_host(work, name);
     switches::forget(work, name);
     work.count_down(Count::Actuators, b"")?;

@@ -57,6 +57,7 @@ fn kind(key: &Key) -> &'static str {
         Key::Controllers => "lists of controllers",
         Key::Switches { .. } => "lists of switches",
         Key::Underlays => "other underlays",
+        Key::Plane { .. } => "orders of planes",
     }
 }
 

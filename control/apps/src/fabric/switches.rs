@@ -65,11 +65,12 @@ pub(super) fn speaks(
         work.marks.key(name, Key::Switches { bucket });
     }
     work.marks.key(name, Key::Underlays);
+    super::orders::mark_all(work, name);
     Ok(())
 }
 
 /// Which protocol an actuator speaks, as far as is known.
-fn spoken(work: &Work<'_, '_>, name: &Label) -> u32 {
+pub(super) fn spoken(work: &Work<'_, '_>, name: &Label) -> u32 {
     let bytes = work.view.get(SPEAKS_TABLE, name.as_str().as_bytes());
     bytes.map_or(PROTOCOL_MIN, |bytes| read(SPEAKS_TABLE, &bytes))
 }

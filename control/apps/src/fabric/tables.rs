@@ -67,6 +67,10 @@ pub const HEALTH: TableName = "health";
 pub const REPAIRS: TableName = "repair";
 /// `actuator 0 wall` -> `PolicySet`: the policies of a FileWall there.
 pub const FILEWALLS: TableName = "filewall";
+/// `actuator 0 plane 0 name` -> [`super::Ordered`]: what a plane there is to have.
+pub const ORDERS: TableName = "order";
+/// `actuator 0 plane 0 name` -> [`super::Reported`]: what a plane there told last.
+pub const REPORTS: TableName = "report";
 
 /// Switch (8 bytes: the VNI), Ethernet address -> place (4 bytes): where an endpoint of a learned network was heard, as
 /// the learning switch keeps it.
@@ -122,7 +126,7 @@ pub const NUMBERED: TableName = "domain-numbered";
 pub const OWN_CONTROLLERS: TableName = "controllers";
 
 /// Every table.
-pub const ALL: [TableName; 49] = [
+pub const ALL: [TableName; 51] = [
     RESOURCES,
     VNIS,
     COUNTERS,
@@ -172,6 +176,8 @@ pub const ALL: [TableName; 49] = [
     NUMBERED,
     OWN_CONTROLLERS,
     SPEAKS_TABLE,
+    ORDERS,
+    REPORTS,
 ];
 
 /// A resource as it is kept.

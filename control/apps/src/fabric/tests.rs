@@ -17,6 +17,7 @@ mod filewall;
 mod health;
 mod learned;
 mod order;
+mod orders;
 mod reports;
 mod switches;
 

@@ -264,14 +264,16 @@ pub fn kind_of(body: &EventBody) -> &'static str {
         EventBody::Identity(_) => "identity",
         EventBody::Clock { .. } => "clock",
         EventBody::Speaks { .. } => "speaks",
+        EventBody::Order(_) => "order",
+        EventBody::Report(_) => "report",
     }
 }
 
 impl Body {
     /// What is kept of a body.
     pub fn of(body: &EventBody) -> Body {
-        // Reports of traffic come all the time, and decide little.
-        let often = matches!(body, EventBody::Usage(_) | EventBody::PacketIn(_));
+        // Reports of traffic and planes come all the time, and decide little.
+        let often = matches!(body, EventBody::Usage(_) | EventBody::PacketIn(_) | EventBody::Report(_));
         let bytes = encode(body);
         if !often && bytes.len() <= BODY_BYTES_MAX {
             return Body::Whole(body.clone());

@@ -3,7 +3,8 @@
 //!
 //! Registered are the controllers, by configuration, with the keys of their identities; and every actuator
 //! that joined, with the identity that it joined with. Changes of keys, and revocations, are events themselves (`identities`). A controller may say everything: its API speaks for
-//! those whom it has authenticated. An actuator may tell of itself only what it saw.
+//! those whom it has authenticated. An actuator may tell of itself only what it saw. A plane of an actuator is a source with the keys of
+//! that actuator, and may only report of itself.
 //!
 //! This is asked twice, and each time over all that the answer depends on:
 //! - at the intake, by the replica to which the source speaks, so that what is forged takes no place in the order;
@@ -16,6 +17,7 @@ use super::identities::Registered;
 use std::collections::BTreeMap;
 use weir_model::Label;
 use weir_model::event::{EventBody, SignedEvent, SourceId};
+use weir_model::plane::PlaneReport;
 use weir_trust::identity::verify_event;
 
 /// Keys of sources that are registered by configuration.
@@ -76,7 +78,12 @@ impl UnauthenticCounters {
 pub fn admit(domain: &Label, known: Registered<'_>, signed: &SignedEvent) -> Result<(), Unauthentic> {
     let event = &signed.event;
     let keys = known.keys_of(&event.source)?;
-    if !known.is_configured(&event.source) {
+    if let Some((actuator, plane)) = event.source.plane() {
+        let own = |report: &PlaneReport| report.actuator == actuator && report.plane == plane;
+        if !matches!(&event.body, EventBody::Report(report) if own(report)) {
+            return Err(Unauthentic::NotItsOwn);
+        }
+    } else if !known.is_configured(&event.source) {
         let name = event.source.actuator().and_then(|name| Label::new(name).ok());
         let name = name.ok_or(Unauthentic::UnknownSource)?;
         if !tells_of_itself(&name, &event.body) {
@@ -95,7 +102,10 @@ fn tells_of_itself(name: &Label, body: &EventBody) -> bool {
         EventBody::Refused { actuator, .. } => actuator == name,
         EventBody::Health(report) => report.actuator == *name,
         EventBody::PacketIn(report) => report.actuator == *name,
-        EventBody::Repair(_)
+        // A plane has numbers of its own, and so a name of its own.
+        EventBody::Order(_)
+        | EventBody::Report(_)
+        | EventBody::Repair(_)
         | EventBody::FileWall(_)
         | EventBody::Intent(_)
         | EventBody::Joined(_)

@@ -12,8 +12,9 @@
 //! was forgotten may be decided once more then; a new key (an empty state directory) excludes that.
 
 use weir_base::codec::{decode, encode};
-use weir_model::Version;
+use weir_base::limits::LABEL_BYTES_MAX;
 use weir_model::event::{Event, SourceId};
+use weir_model::{Label, Version};
 use weir_store::{Rejection, Store, View};
 
 /// Table of the windows; the watch feed leaves it out.
@@ -68,6 +69,19 @@ pub(crate) fn forget(view: &mut View<'_>, source: &SourceId) {
     for number in 0..WINDOW {
         let slot = slot_of(source, number);
         if view.store().get(DEDUP_TABLE, &slot).is_some() {
+            view.delete(DEDUP_TABLE, &slot);
+        }
+    }
+}
+
+/// Forgets the windows of the planes of an actuator. They are few: see the app's bound of reports.
+pub(crate) fn forget_planes(view: &mut View<'_>, actuator: &Label) {
+    let first = SourceId::of_actuator(actuator).0 + "/";
+    for length in first.len() + 1..=first.len() + LABEL_BYTES_MAX {
+        // A name's encoding begins with its length.
+        let mut prefix = encode(&length);
+        prefix.extend_from_slice(first.as_bytes());
+        for (slot, _) in view.scan(DEDUP_TABLE, &prefix) {
             view.delete(DEDUP_TABLE, &slot);
         }
     }

@@ -122,6 +122,9 @@ impl Registered<'_> {
     /// # Errors
     /// Why none is.
     pub fn keys_of(&self, source: &SourceId) -> Result<Keys, Unauthentic> {
+        if let Some((actuator, _)) = source.plane() {
+            return self.keys_of(&SourceId::of_actuator(&actuator));
+        }
         let row = self.identities.rows.get(source);
         if row.is_some_and(|row| row.revoked.is_some()) {
             return Err(Unauthentic::Revoked);

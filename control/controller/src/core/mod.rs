@@ -241,6 +241,9 @@ impl Core {
             Input::State { actuator, session, entries, last } => {
                 self.scheduler.state(&actuator, session, entries, last, out);
             }
+            Input::Plane { actuator, session, plane, entries, last } => {
+                self.scheduler.plane_state(&actuator, session, &plane, (entries, last), out);
+            }
             Input::Acks { session, acks } => self.acks(session, acks, out),
             Input::Signed { batch, signature } => {
                 self.outbox.signed(&batch, &signature);
@@ -368,6 +371,7 @@ impl Core {
         });
         if let EventBody::Removed { actuator } = &event.body {
             dedup::forget(&mut view, &SourceId::of_actuator(actuator));
+            dedup::forget_planes(&mut view, actuator);
         }
         let (plan, changed) = match decided {
             Ok(decided) => decided,
@@ -421,6 +425,8 @@ impl Core {
             | EventBody::Health(_)
             | EventBody::Repair(_)
             | EventBody::FileWall(_)
+            | EventBody::Order(_)
+            | EventBody::Report(_)
             | EventBody::Clock { .. }
             | EventBody::Speaks { .. }
             | EventBody::PacketIn(_) => {}

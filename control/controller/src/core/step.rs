@@ -77,6 +77,19 @@ pub enum Input {
         /// Whether it is the last part.
         last: bool,
     },
+    /// A plane's process at an actuator came or went, while a session lasts.
+    Plane {
+        /// The actuator.
+        actuator: Label,
+        /// Number of the session.
+        session: u64,
+        /// The plane.
+        plane: Label,
+        /// Keys and versions there, tombstones included; none when the process is away.
+        entries: Option<Vec<(Key, Version)>>,
+        /// Whether it is the last part.
+        last: bool,
+    },
     /// Acks came on a session.
     Acks {
         /// Number of the session.

@@ -6,6 +6,7 @@ use proptest::prelude::*;
 use weir_base::codec::encode;
 use weir_model::entry::Vni;
 use weir_model::event::{Role, Transaction, UsageReport};
+use weir_model::plane::{PlaneOrder, PlaneReport};
 use weir_store::{Changed, Decision, View};
 use weir_trust::batch::SingleSigner;
 use weir_trust::identity::{KeyPair, sign_event};
@@ -214,12 +215,12 @@ fn who_is_forgotten_leaves_nothing_among_the_seen_events() {
         let told = one(&mut core, signed(&h1, from("actuator/h1", sequence, usage("h1"))));
         assert!(matches!(told, Outcome::Committed(_)), "{told:?}");
     }
-    assert_eq!(core.store().count(DEDUP_TABLE), 1 + WINDOW as usize, "a window for each source");
+    assert_eq!(core.store().count(dedup::DEDUP_TABLE), 1 + WINDOW as usize, "a window for each source");
     // The app of these tests plans for a version that nobody has, so another app decides.
     core.apps = Vec::new();
     let removed = EventBody::Removed { actuator: label("h1") };
     assert!(matches!(one(&mut core, signed(&s, from("s", 2, removed))), Outcome::Committed(_)));
-    assert_eq!(core.store().count(DEDUP_TABLE), 2);
+    assert_eq!(core.store().count(dedup::DEDUP_TABLE), 2);
     let late = one(&mut core, signed(&h1, from("actuator/h1", 1_000, usage("h1"))));
     assert_eq!(late, unauthentic(Unauthentic::UnknownSource));
 }
@@ -441,4 +442,46 @@ fn fuzz_snapshots_and_batches() {
             let _ = decode_batch(noise);
         },
     );
+}
+
+/// A plane of an actuator is a source with the actuator's keys, that reports of itself and says nothing else.
+#[test]
+fn a_plane_reports_of_itself_with_its_hosts_key() {
+    let mut core = core();
+    let (s, h1) = (source_key(), KeyPair::from_seed(&[8; 32]));
+    let report = |actuator: &str, plane: &str| {
+        let (plane, actuator) = (label(plane), label(actuator));
+        EventBody::Report(PlaneReport { plane, actuator, name: "n".into(), bytes: b"{}".to_vec() })
+    };
+    let own = |sequence| signed(&h1, from("actuator/h1/echo", sequence, report("h1", "echo")));
+    assert_eq!(one(&mut core, own(1)), unauthentic(Unauthentic::UnknownSource), "its host has not joined");
+    assert_eq!(one(&mut core, signed(&s, from("s", 1, joined("h1", &h1)))), Outcome::Committed(Version(1)));
+    assert_eq!(one(&mut core, own(1)), Outcome::Committed(Version(2)));
+    assert_eq!(one(&mut core, own(1)), Outcome::Duplicate(Version(2)));
+    let forged = signed(&s, from("actuator/h1/echo", 2, report("h1", "echo")));
+    assert_eq!(one(&mut core, forged), unauthentic(Unauthentic::BadSignature));
+    for (source, body) in [
+        ("actuator/h1/echo", report("h2", "echo")),
+        ("actuator/h1/echo", report("h1", "other")),
+        ("actuator/h1/echo", usage("h1")),
+        ("actuator/h1/echo", EventBody::Removed { actuator: label("h1") }),
+        // The host's own numbers are the switch's.
+        ("actuator/h1", report("h1", "echo")),
+    ] {
+        let outcome = one(&mut core, signed(&h1, from(source, 3, body)));
+        assert_eq!(outcome, unauthentic(Unauthentic::NotItsOwn), "{source}");
+    }
+    let order = PlaneOrder { plane: label("echo"), actuator: label("h1"), name: "n".into(), spec: None };
+    let outcome = one(&mut core, signed(&h1, from("actuator/h1", 4, EventBody::Order(order))));
+    assert_eq!(outcome, unauthentic(Unauthentic::NotItsOwn), "nobody orders for itself");
+    // With its host its numbers are forgotten, and nobody else's.
+    let mut store = core.store().clone();
+    let slots = store.count(dedup::DEDUP_TABLE);
+    for (host, gone) in [("h", 0), ("h2", 0), ("h1", 1)] {
+        let mut view = store.view();
+        dedup::forget_planes(&mut view, &label(host));
+        let writes = view.into_writes();
+        store.commit(Version(store.version().0 + 1), writes);
+        assert_eq!(store.count(dedup::DEDUP_TABLE), slots - gone, "{host}");
+    }
 }

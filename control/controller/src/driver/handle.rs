@@ -20,6 +20,7 @@ use weir_model::event::{ActuatorFacts, Event, EventBody, SignedEvent, SourceId, 
 use weir_model::filewall::PolicyOrder;
 use weir_model::health::RepairOrder;
 use weir_model::local::{Answer, Question};
+use weir_model::plane::PlaneOrder;
 use weir_model::signed::GroupKey;
 use weir_model::{Key, Label, Plan, Version};
 use weir_store::Store;
@@ -353,6 +354,15 @@ impl ControllerHandle {
     /// As [`ControllerHandle::propose`].
     pub async fn filewall(&self, order: PolicyOrder, subject: Option<String>) -> Result<Version, Error> {
         self.submit_own(EventBody::FileWall(order), subject).await
+    }
+
+    /// Orders a specification of a plane, or the end of one, for somebody whom the API authenticated. Which planes there are, and
+    /// what their specifications may say, the caller has checked.
+    ///
+    /// # Errors
+    /// As [`ControllerHandle::propose`].
+    pub async fn order(&self, order: PlaneOrder, subject: Option<String>) -> Result<Version, Error> {
+        self.submit_own(EventBody::Order(order), subject).await
     }
 
     /// Orders something about other domains, for somebody whom the API authenticated or for this controller itself.

@@ -26,7 +26,9 @@ use weir_base::codec::{CodecError, decode};
 use weir_model::Label;
 use weir_model::event::{ActuatorFacts, EventBody, SPEAKS_TABLE, SourceId, USAGE_FLOWS_MAX};
 use weir_model::identity::{IdentityEvent, KeyHash};
-use weir_model::session::{PROTOCOL, PROTOCOL_MIN, REQUEST_BYTES_MAX, StateDigest, ToActuator, ToController};
+use weir_model::session::{
+    PROTOCOL, PROTOCOL_MIN, REQUEST_BYTES_MAX, STATE_CHUNK_KEYS, StateDigest, ToActuator, ToController,
+};
 use x509_parser::prelude::{FromDer, GeneralName, X509Certificate};
 
 /// Signs a certificate (PEM) for an actuator from its request (PEM); a text says why not.
@@ -412,6 +414,16 @@ async fn read<S: AsyncRead>(
                 let actuator = actuator.clone();
                 handle.input(Input::State { actuator, session, entries, last }).await?;
             }
+            ToController::Plane { plane, entries, last } => {
+                let count = entries.as_ref().map_or(0, Vec::len);
+                if count > STATE_CHUNK_KEYS {
+                    let text =
+                        format!("{count} keys of plane {plane} in one frame: at most {STATE_CHUNK_KEYS}");
+                    return Err(Error::Peer(text));
+                }
+                let actuator = actuator.clone();
+                handle.input(Input::Plane { actuator, session, plane, entries, last }).await?;
+            }
             ToController::Acks(acks) if acks.actuator != *actuator => {
                 return Err(Error::Peer(format!("acks of '{}'", acks.actuator)));
             }
@@ -433,6 +445,14 @@ async fn read<S: AsyncRead>(
                     && let Some(problem) = report.problem()
                 {
                     return Err(Error::Peer(format!("a report of packets is refused: {problem}")));
+                }
+                if let EventBody::Report(report) = &event.event.body
+                    && let Some(problem) = report.problem()
+                {
+                    return Err(Error::Peer(format!(
+                        "a report of plane {} is refused: {problem}",
+                        report.plane
+                    )));
                 }
                 // Every replica hears of it, and one orders it. Whose it is says its signature, and not the session.
                 handle.shared.hear(event, &source);

@@ -297,6 +297,8 @@ impl App for TestApp {
             | EventBody::Domain(_)
             | EventBody::Identity(_)
             | EventBody::PacketIn(_)
+            | EventBody::Order(_)
+            | EventBody::Report(_)
             | EventBody::Clock { .. } => {}
             EventBody::Speaks { name, protocol } => {
                 view.put(SPEAKS_TABLE, name.as_str().as_bytes(), encode(protocol))?;

@@ -8,12 +8,16 @@
 //! The sessions share the switch. What it acks and reports goes to every session; its state and its answers go to the
 //! one that asked: states come in the order in which they were asked for, and the number of a question says whose it is.
 
+mod planes;
+
 use super::renewal::{self, LOOK_S, Renewal};
 use super::rotation::{Rotation, Step};
 use super::shares::{Combined, Shares};
 use super::stream::{Stream, StreamEvent, TO_CONTROLLER_MAX};
 use super::{Counters, Input, Output, Report, Session, Settings};
 use crate::config::check_controllers;
+use crate::hub::Hub;
+use crate::hub::driver::HubEvent;
 use crate::join;
 use crate::kept;
 use crate::link::LinkEvent;
@@ -25,6 +29,7 @@ use std::time::{Duration, Instant, SystemTime};
 use tokio::sync::mpsc;
 use tokio::sync::mpsc::error::TrySendError;
 use tokio::time::MissedTickBehavior;
+use weir_model::Ack;
 use weir_model::local::{FromSwitch, ToSwitch};
 use weir_model::session::{ToActuator, ToController};
 
@@ -36,6 +41,8 @@ const FROM_CONTROLLERS_MAX: usize = 4;
 const SWITCH_ROOM_MIN: usize = 8;
 /// How often a change of keys that is under way is looked at.
 const ROTATION_LOOK: Duration = Duration::from_millis(200);
+/// How often updates are looked at that no plane takes.
+const PLANES_LOOK: Duration = Duration::from_secs(1);
 /// How often the switch's queue is looked at while it is full, milliseconds.
 const ROOM_CHECK_MS: u64 = 10;
 /// The number of a question is the number of its session, shifted by so much, and a count.
@@ -60,6 +67,8 @@ struct One {
     address: String,
     session: Session,
     stream: Option<Stream>,
+    /// As far as it was told of planes that came and went: [`Hub::changes`].
+    planes_seen: u64,
 }
 
 struct Driver {
@@ -68,6 +77,10 @@ struct Driver {
     sessions: Vec<One>,
     next_number: u64,
     shares: Shares,
+    /// The planes beside the switch.
+    hub: Hub,
+    /// Of updates that no plane takes.
+    refusals: Vec<Ack>,
     /// Number of the list of controllers that is followed.
     list: u64,
     started: Instant,
@@ -94,7 +107,12 @@ struct Driver {
 }
 
 /// Keeps the sessions for ever; returns when the link's end of `events` is dropped.
-pub async fn run(shared: Arc<Shared>, plan: Plan, mut events: mpsc::Receiver<LinkEvent>) {
+pub async fn run(
+    shared: Arc<Shared>,
+    plan: Plan,
+    mut events: mpsc::Receiver<LinkEvent>,
+    mut planes: mpsc::Receiver<HubEvent>,
+) {
     let (stream_events, mut from_streams) = mpsc::channel(FROM_CONTROLLERS_MAX);
     let mut held: Option<(u64, StreamEvent)> = None;
     let mut driver = Driver::new(shared, plan, stream_events);
@@ -103,6 +121,8 @@ pub async fn run(shared: Arc<Shared>, plan: Plan, mut events: mpsc::Receiver<Lin
     looks.set_missed_tick_behavior(MissedTickBehavior::Delay);
     let mut key_looks = tokio::time::interval(ROTATION_LOOK);
     key_looks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    let mut plane_looks = tokio::time::interval(PLANES_LOOK);
+    plane_looks.set_missed_tick_behavior(MissedTickBehavior::Delay);
     loop {
         let room = driver.switch.as_ref().is_none_or(|switch| switch.capacity() >= SWITCH_ROOM_MIN);
         if room && let Some((generation, event)) = held.take() {
@@ -119,6 +139,8 @@ pub async fn run(shared: Arc<Shared>, plan: Plan, mut events: mpsc::Receiver<Lin
                 Some(event) => driver.link_event(event),
                 None => return,
             },
+            Some(event) = planes.recv() => driver.plane_event(event),
+            _ = plane_looks.tick() => driver.refuse(),
             // Others fill the switch's queue too, so whether there is room is looked at once more.
             event = from_streams.recv(), if held.is_none() => held = event,
             () = tokio::time::sleep(Duration::from_millis(ROOM_CHECK_MS)), if held.is_some() => {}
@@ -149,6 +171,8 @@ impl Driver {
             sessions: Vec::new(),
             next_number: 0,
             shares,
+            hub: Hub::default(),
+            refusals: Vec::new(),
             list: 0,
             started: Instant::now(),
             switch: None,
@@ -173,7 +197,7 @@ impl Driver {
         self.next_number = (number + 1) % NUMBERS_MAX;
         let settings = Settings { controllers: vec![address.clone()], ..self.plan.settings.clone() };
         let session = Session::new(settings, rand::random(), (number << QUESTION_SHIFT) | 1);
-        self.sessions.push(One { number, address, session, stream: None });
+        self.sessions.push(One { number, address, session, stream: None, planes_seen: 0 });
         if self.switch.is_some() {
             self.step(number, Input::SwitchUp);
         }
@@ -203,16 +227,21 @@ impl Driver {
         }
     }
 
-    fn switch_says(&mut self, frame: FromSwitch) {
-        let to = match &frame {
-            FromSwitch::State { last, .. } => {
+    fn switch_says(&mut self, mut frame: FromSwitch) {
+        let to = match &mut frame {
+            FromSwitch::State { digest, entries, last } => {
                 let asked = self.states.front().copied();
                 if *last {
                     self.states.pop_front();
+                    *digest = self.hub.digest(*digest);
+                    entries.extend(self.hub.entries());
+                    let changes = self.hub.changes;
+                    let asker = self.sessions.iter_mut().find(|one| Some(one.number) == asked);
+                    asker.into_iter().for_each(|one| one.planes_seen = changes);
                 }
                 asked
             }
-            FromSwitch::Answer { id, .. } => Some(id >> QUESTION_SHIFT),
+            FromSwitch::Answer { id, .. } => Some(*id >> QUESTION_SHIFT),
             FromSwitch::Identity { key } => {
                 if let Some(rotation) = &mut self.rotation {
                     rotation.switch_signs(key, Instant::now());
@@ -316,6 +345,9 @@ impl Driver {
     fn combined(&mut self, combined: Combined) {
         for updates in combined.updates {
             let frame = ToSwitch::Updates(updates);
+            let Some(frame) = planes::part_of_switch(&mut self.hub, &mut self.refusals, frame) else {
+                continue;
+            };
             if self.switch.as_ref().is_none_or(|switch| switch.try_send(frame).is_err()) {
                 self.shares.counters.dropped += 1;
             }
@@ -355,6 +387,7 @@ impl Driver {
                 }
             }
             Output::ToSwitch(frame) => {
+                let frame = planes::part_of_switch(&mut self.hub, &mut self.refusals, frame)?;
                 let asks = matches!(frame, ToSwitch::SendState);
                 let taken = self.switch.as_ref().is_some_and(|switch| switch.try_send(frame).is_ok());
                 if !taken {
@@ -469,6 +502,7 @@ impl Driver {
         for number in std::mem::take(&mut self.came) {
             let Some(came) = self.sessions.iter().find(|one| one.number == number) else { continue };
             let address = came.address.clone();
+            self.planes_since(number);
             for old in self.sessions.extract_if(.., |one| one.address == address && one.number < number) {
                 self.counted += old.session.counters;
             }
@@ -556,6 +590,13 @@ impl Driver {
         metrics.session_questions_refused.set(counters.questions_refused);
         metrics.session_questions_expired.set(counters.questions_expired);
         metrics.session_switch_resets.set(counters.switch_resets);
+        metrics.planes_up.set(self.hub.up() as u64);
+        metrics.planes_waiting.set(self.hub.held() as u64);
+        metrics.planes_came.set(self.hub.counters.came);
+        metrics.planes_went.set(self.hub.counters.went);
+        metrics.planes_given.set(self.hub.counters.given);
+        metrics.planes_refused.set(self.hub.counters.refused);
+        metrics.planes_dropped.set(self.hub.counters.dropped);
         metrics.shares_combined.set(self.shares.counters.combined);
         metrics.shares_bad.set(self.shares.counters.bad);
         metrics.shares_dropped.set(self.shares.counters.dropped);

@@ -62,6 +62,9 @@ impl Tables {
             (Key::FileWall { .. }, Change::Put(Entry::FileWall(_)) | Change::Delete) => {
                 Ok(Effects::default())
             }
+            (Key::Plane { plane, .. }, _) => {
+                return failed(format!("a switch has no plane {plane}: a process of that plane takes it"));
+            }
             // The gate reads it itself.
             (Key::Controllers, Change::Put(Entry::Controllers(_)) | Change::Delete) => Ok(Effects::default()),
             (Key::Switches { bucket }, Change::Put(Entry::Switches(addresses))) => {

@@ -9,7 +9,7 @@ use weir_model::entry::{MEMBER_BUCKETS, member_bucket};
 use weir_model::session::{PROTOCOL, PROTOCOL_MIN};
 
 impl Cloud {
-    fn by(&mut self, source: &str, body: EventBody) -> Result<Plan, Rejection> {
+    pub(super) fn by(&mut self, source: &str, body: EventBody) -> Result<Plan, Rejection> {
         let version = Version(self.store.version().0 + 1);
         let event = Event { source: SourceId(source.into()), sequence: version.0, body };
         let mut view = self.store.view();
@@ -19,7 +19,7 @@ impl Cloud {
         Ok(plan)
     }
 
-    fn speaks(&mut self, name: &str, protocol: u32) -> Plan {
+    pub(super) fn speaks(&mut self, name: &str, protocol: u32) -> Plan {
         self.by("controller/c1", EventBody::Speaks { name: label(name), protocol }).unwrap()
     }
 

@@ -39,6 +39,7 @@ mod claims;
 mod explain;
 mod frames;
 mod lead;
+mod planes;
 mod progress;
 mod queue;
 mod reconcile;

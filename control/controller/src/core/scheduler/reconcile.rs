@@ -52,7 +52,7 @@ const DOUBT_MAX_MS: u64 = 64_000;
 /// Most keys of one repair.
 pub const REPAIR_KEYS_MAX: usize = 1024;
 /// Most keys of a state: what a gate can hold.
-const STATE_KEYS_MAX: usize = ENTRIES_MAX + TOMBSTONES_MAX;
+pub(super) const STATE_KEYS_MAX: usize = ENTRIES_MAX + TOMBSTONES_MAX;
 
 /// How far the digest of an actuator is from that of the keys and versions that were found there, and whether all of their values are
 /// known here; nothing when it is the same, also by versions alone.
@@ -116,6 +116,7 @@ impl Scheduler {
         target.session = None;
         target.synced = false;
         target.collecting = None;
+        target.plane_parts.clear();
         target.repairing.clear();
         target.ahead.clear();
         target.beyond.clear();
@@ -189,7 +190,10 @@ impl Scheduler {
                     acked.push((key.clone(), None, false));
                 }
                 Some(version) => acked.push((key.clone(), Some(version), false)),
-                None if desired.is_delete() && slot.acked == Some(desired.version()) => {
+                None if desired.is_delete()
+                    && slot.acked == Some(desired.version())
+                    && !matches!(key, Key::Plane { .. }) =>
+                {
                     forgotten.push(key.clone());
                 }
                 None => acked.push((key.clone(), None, true)),
@@ -264,7 +268,7 @@ impl Scheduler {
         self.repair(label, found, out);
     }
 
-    fn found(
+    pub(super) fn found(
         &mut self,
         label: &Label,
         key: &Key,

@@ -8,7 +8,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use weir_model::signed::ProvenUpdate;
 use weir_model::update::Refusal;
-use weir_model::{Change, Dependency, Key, Version};
+use weir_model::{Change, Dependency, Key, Label, Version};
 use weir_trust::gate::{content_digest, state_digest};
 
 /// Where an update stands in the order of decisions: version, then its leaf in the batch.
@@ -182,6 +182,8 @@ pub(crate) struct Target {
     /// Its state was known at some time since this scheduler began.
     pub known: bool,
     pub collecting: Option<Collecting>,
+    /// What planes whose processes came or went are sending of their state.
+    pub plane_parts: BTreeMap<Label, BTreeMap<Key, Version>>,
     pub desired_sums: Sums,
     pub acked_sums: Sums,
     /// What its digest said when its session was opened.

@@ -8,6 +8,8 @@ use weir_model::update::Reason;
 use weir_model::{Change, Entry, Update};
 use weir_trust::gate::state_digest;
 
+mod planes;
+
 fn label(text: &str) -> Label {
     Label::new(text).unwrap()
 }

@@ -1,0 +1,47 @@
+use super::*;
+use std::collections::BTreeSet;
+use weir_model::Label;
+
+#[test]
+fn the_toy_says_what_it_takes() {
+    let toy = find(ALL, "echo").unwrap();
+    assert_eq!((toy.describe)("n", br#"{"text":"x"}"#), "say 'x'");
+    assert!((toy.describe)("n", b"{}").contains("missing field `text`"));
+    assert_eq!((toy.check)("n", br#"{"text":""}"#).unwrap_err().field, "spec.text");
+    assert_eq!((toy.check_report)(b"\"x\""), Ok(()));
+}
+
+const WALL: &str = r#"{"files":[{"name":"a.yaml","text":"kind: none"}]}"#;
+
+#[test]
+fn every_plane_of_the_list_has_a_name_of_its_own_that_can_be_one() {
+    let names: BTreeSet<&str> = ALL.iter().map(|kind| kind.name).collect();
+    assert_eq!(names.len(), ALL.len());
+    for kind in ALL {
+        assert!(Label::new(kind.name).is_ok(), "{}", kind.name);
+        assert!(!kind.about.is_empty() && kind.orders_max > 0, "{}", kind.name);
+        // What is no specification of anybody is none of this one.
+        assert_eq!((kind.check)("x", b"\xff").unwrap_err().field, "spec", "{}", kind.name);
+        assert_eq!((kind.check)("", WALL.as_bytes()).unwrap_err().field, "name", "{}", kind.name);
+        assert!((kind.check_report)(&vec![b' '; REPORT_BYTES_MAX + 1]).is_err(), "{}", kind.name);
+    }
+}
+
+#[test]
+fn what_is_wrong_is_told_by_its_field() {
+    let wall = find(ALL, "filewall").unwrap();
+    assert_eq!((wall.check)("wall", WALL.as_bytes()), Ok(()));
+    assert_eq!((wall.describe)("wall", WALL.as_bytes()), "policies a.yaml");
+    let said = |name: &str, spec: &str| (wall.check)(name, spec.as_bytes()).unwrap_err().to_string();
+    assert!(said("a wall", WALL).starts_with("name: 'a wall' is not a name"));
+    assert!(said("wall", r#"{"files":[]}"#).starts_with("spec.files: an order has 1 to 32 files"));
+    assert!(said("wall", r#"{"files":[],"more":1}"#).contains("unknown field `more`"));
+    let large = vec![b' '; SPEC_BYTES_MAX + 1];
+    assert!((wall.check)("wall", &large).unwrap_err().allowed.contains("at most 131072 bytes"));
+    assert!(find(ALL, "nobody").is_none());
+    assert!(
+        unknown(ALL, "nobody")
+            .to_string()
+            .contains("'nobody' is no plane of this release, which has: filewall, echo")
+    );
+}

@@ -1,0 +1,185 @@
+//! Planes whose specifications are ordered as they are: the newest order for each name stands until it is withdrawn or its host is
+//! forgotten, and of what a plane reports the newest is kept.
+//!
+//! Nothing here knows a plane. Which there are and what a specification may say is asked where an order is given and where it is
+//! carried out ([`weir_model::plane`]); here only bounds count, so that a release with a plane more decides as one without it.
+//!
+//! Invariants
+//! - Only who can read it is told: an actuator of which the order says that it speaks [`PLANES_SINCE`] or later. An order for one that
+//!   does not yet stands, and is given when it does.
+//! - A host reports of at most [`PLANES_MAX`] planes, each under [`REPORTS_MAX`] names. So what the order remembers of a host's own
+//!   numbers is bounded, whatever the host says.
+
+use super::switches::spoken;
+use super::tables::{ORDERS, REPORTS, joined, name0, read};
+use super::work::{Work, reference, wrong_field};
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeSet;
+use weir_base::codec::encode;
+use weir_model::plane::{ORDERS_MAX, PlaneOrder, PlaneReport, REPORTS_MAX};
+use weir_model::resource::FieldError;
+use weir_model::session::PLANES_SINCE;
+use weir_model::{Entry, Key, Label, Version};
+use weir_store::{Rejection, Store};
+
+/// Most planes of which one host reports, and most for which it has orders.
+pub const PLANES_MAX: usize = 16;
+
+/// What is ordered of a plane under a name.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Ordered {
+    /// When it was ordered.
+    pub version: Version,
+    /// The specification.
+    pub spec: Vec<u8>,
+}
+
+/// What a plane told under a name.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Reported {
+    /// The report.
+    pub bytes: Vec<u8>,
+    /// When it was ordered, milliseconds of the Unix epoch.
+    pub told_ms: u64,
+}
+
+/// Orders a specification, or withdraws it.
+pub(super) fn order(work: &mut Work<'_, '_>, order: &PlaneOrder) -> Result<(), Rejection> {
+    let PlaneOrder { plane, actuator, name, spec } = order;
+    let id = || format!("order of {plane}/{name} at actuator/{actuator}");
+    if work.member(actuator).is_none() {
+        return Err(reference(id(), "no actuator of this name has joined"));
+    }
+    if let Some(allowed) = order.problem() {
+        return Err(wrong_field(id(), FieldError::new("name", name, allowed)));
+    }
+    let key = row_key(actuator, plane, name);
+    match spec {
+        Some(spec) => {
+            if !work.has(ORDERS, &key) {
+                let what = || format!("orders of {plane} at {actuator}");
+                bounded(work, ORDERS, (actuator, plane), ORDERS_MAX, &what)?;
+            }
+            let ordered = Ordered { version: work.version, spec: spec.clone() };
+            work.view.put(ORDERS, &key, encode(&ordered))?;
+        }
+        None if work.has(ORDERS, &key) => work.view.delete(ORDERS, &key),
+        None => return Err(reference(id(), "nothing is ordered under this name")),
+    }
+    work.marks.key(actuator, Key::Plane { plane: plane.clone(), name: name.clone() });
+    Ok(())
+}
+
+/// Keeps a report.
+pub(super) fn note(work: &mut Work<'_, '_>, report: &PlaneReport, now_ms: u64) -> Result<(), Rejection> {
+    let PlaneReport { plane, actuator, name, bytes } = report;
+    let id = || format!("report of {plane}/{name} at actuator/{actuator}");
+    if work.member(actuator).is_none() {
+        return Err(reference(id(), "no actuator of this name has joined"));
+    }
+    if let Some(problem) = report.problem() {
+        return Err(reference(id(), problem));
+    }
+    let key = row_key(actuator, plane, name);
+    if !work.has(REPORTS, &key) {
+        let what = || format!("names of {plane} that {actuator} reports of");
+        bounded(work, REPORTS, (actuator, plane), REPORTS_MAX, &what)?;
+    }
+    let reported = Reported { bytes: bytes.clone(), told_ms: now_ms };
+    work.view.put(REPORTS, &key, encode(&reported))
+}
+
+/// Whether one more row of a plane has room.
+fn bounded(
+    work: &Work<'_, '_>,
+    table: weir_store::TableName,
+    (actuator, plane): (&Label, &Label),
+    rows_max: usize,
+    what: &dyn Fn() -> String,
+) -> Result<(), Rejection> {
+    let of_host = name0(actuator.as_str());
+    let rows = work.view.scan(table, &plane_prefix(actuator, plane)).len();
+    if rows >= rows_max {
+        return Err(Rejection::limit(&what(), rows + 1, rows_max));
+    }
+    if rows == 0 {
+        let all = work.view.scan(table, &of_host);
+        let planes: BTreeSet<&[u8]> =
+            all.iter().filter_map(|(key, _)| key[of_host.len()..].split(|byte| *byte == 0).next()).collect();
+        if planes.len() >= PLANES_MAX {
+            return Err(Rejection::limit(&format!("planes of {actuator}"), planes.len() + 1, PLANES_MAX));
+        }
+    }
+    Ok(())
+}
+
+/// Forgets all about an actuator.
+pub(super) fn forget(work: &mut Work<'_, '_>, actuator: &Label) {
+    for table in [ORDERS, REPORTS] {
+        for (key, _) in work.view.scan(table, &name0(actuator.as_str())) {
+            work.view.delete(table, &key);
+        }
+    }
+}
+
+/// An actuator speaks another protocol: what it was not told before it is told, or the reverse.
+pub(super) fn mark_all(work: &mut Work<'_, '_>, actuator: &Label) {
+    let prefix = name0(actuator.as_str());
+    for (key, _) in work.view.scan(ORDERS, &prefix) {
+        if let Some((plane, name)) = names(&key[prefix.len()..]) {
+            work.marks.key(actuator, Key::Plane { plane, name });
+        }
+    }
+}
+
+fn plane_prefix(actuator: &Label, plane: &Label) -> Vec<u8> {
+    joined(name0(actuator.as_str()), &name0(plane.as_str()))
+}
+
+fn row_key(actuator: &Label, plane: &Label, name: &str) -> Vec<u8> {
+    joined(plane_prefix(actuator, plane), name.as_bytes())
+}
+
+/// The plane and the name at the end of a key.
+fn names(key: &[u8]) -> Option<(Label, String)> {
+    let end = key.iter().position(|byte| *byte == 0)?;
+    let plane = Label::new(std::str::from_utf8(&key[..end]).ok()?).ok()?;
+    Some((plane, String::from_utf8(key[end + 1..].to_vec()).ok()?))
+}
+
+impl Work<'_, '_> {
+    /// What a plane of an actuator is to have under a name; nothing where it cannot read it.
+    pub(super) fn plane_entry(&self, actuator: &Label, plane: &Label, name: &str) -> Option<Entry> {
+        let readable = spoken(self, actuator) >= PLANES_SINCE;
+        let row = self.view.get(ORDERS, &row_key(actuator, plane, name)).filter(|_| readable)?;
+        Some(Entry::Plane(read::<Ordered>(ORDERS, &row).spec))
+    }
+}
+
+fn rows<T: serde::de::DeserializeOwned>(
+    store: &Store,
+    table: weir_store::TableName,
+    actuator: &Label,
+) -> Vec<(Label, String, T)> {
+    let prefix = name0(actuator.as_str());
+    let row = |(key, cell): (&[u8], &weir_store::Cell)| {
+        let (plane, name) = names(&key[prefix.len()..])?;
+        Some((plane, name, read(table, &cell.value)))
+    };
+    store.scan(table, &prefix).filter_map(row).collect()
+}
+
+/// What is ordered at an actuator: plane, name, and what. In the order of these.
+pub fn orders_of(store: &Store, actuator: &Label) -> Vec<(Label, String, Ordered)> {
+    rows(store, ORDERS, actuator)
+}
+
+/// What is ordered of a plane of an actuator under a name.
+pub fn order_of(store: &Store, actuator: &Label, plane: &Label, name: &str) -> Option<Ordered> {
+    store.get(ORDERS, &row_key(actuator, plane, name)).map(|cell| read(ORDERS, &cell.value))
+}
+
+/// What the planes of an actuator told: plane, name, and what. In the order of these.
+pub fn reports_of(store: &Store, actuator: &Label) -> Vec<(Label, String, Reported)> {
+    rows(store, REPORTS, actuator)
+}
