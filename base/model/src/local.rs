@@ -181,6 +181,14 @@ pub enum FromSwitch {
         /// The names that it takes, at most [`PLANE_NAMES_MAX`]; none means those that no other process of the plane takes.
         names: Option<Vec<String>>,
     },
+    /// What a plane's process has in force, deleted keys whose version is remembered included: the answer to
+    /// [`ToSwitch::SendState`], and, of the keys of a change, before its acks.
+    Contents {
+        /// Key, version, and what the key adds to the digest of the host's state. Version zero: it has it no longer.
+        entries: Vec<(Key, Version, u128)>,
+        /// Whether this is the last part.
+        last: bool,
+    },
 }
 
 /// Something to ask a switch.

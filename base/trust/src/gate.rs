@@ -50,6 +50,11 @@ pub struct InForce {
 }
 
 impl InForce {
+    /// What it adds to [`Gate::digest`].
+    pub fn content(&self) -> u128 {
+        self.content
+    }
+
     fn is(&self, change: &Change) -> bool {
         match change {
             Change::Put(entry) => self.entry.as_ref() == Some(entry),

@@ -16,8 +16,7 @@ use weir_base::codec::{CodecError, encode, read_frame, write_frame};
 use weir_base::limits::FRAME_BYTES_MAX;
 use weir_model::local::{Answer, ENTRIES_CHUNK, FromSwitch, PLANES_FOLDER, Question, ToSwitch, plane_socket};
 use weir_model::session::STATE_CHUNK_KEYS;
-use weir_model::{Key, Label};
-use weir_trust::gate::state_digest;
+use weir_model::{Key, Label, Version};
 
 /// Clients at the same time.
 pub const CLIENTS_MAX: usize = 8;
@@ -209,10 +208,14 @@ fn answer_all<A: Actuator>(
         match frame {
             ToSwitch::Updates(updates) => {
                 if let Some(acks) = machine.take(&updates) {
+                    let own = acks.acks.iter().filter(|ack| machine.is_own(&ack.key));
+                    let entries: Vec<_> = own.map(|ack| machine.content_of(&ack.key)).collect();
+                    // Before the acks, so that whoever hears these knows what they are about.
+                    send_contents(&entries, &send)?;
                     send(&FromSwitch::Acks(acks))?;
                 }
             }
-            ToSwitch::SendState => send_state(machine.state(), &send)?,
+            ToSwitch::SendState => send_contents(&machine.contents(), &send)?,
             ToSwitch::Subscribe => {
                 send(&FromSwitch::Plane { plane: machine.plane().clone(), names: machine.names() })?;
                 let mut subscribers = locked(&shared.subscribers);
@@ -241,17 +244,16 @@ fn answer_all<A: Actuator>(
     }
 }
 
-fn send_state(
-    state: Vec<(Key, weir_model::Version)>,
+fn send_contents(
+    contents: &[(Key, Version, u128)],
     send: &impl Fn(&FromSwitch) -> Result<(), CodecError>,
 ) -> Result<(), CodecError> {
-    let digest = state_digest(state.iter().map(|(key, version)| (key, *version)));
-    let mut chunks = state.chunks(STATE_CHUNK_KEYS).peekable();
+    let mut chunks = contents.chunks(STATE_CHUNK_KEYS).peekable();
     if chunks.peek().is_none() {
-        return send(&FromSwitch::State { digest, entries: Vec::new(), last: true });
+        return send(&FromSwitch::Contents { entries: Vec::new(), last: true });
     }
     while let Some(chunk) = chunks.next() {
-        send(&FromSwitch::State { digest, entries: chunk.to_vec(), last: chunks.peek().is_none() })?;
+        send(&FromSwitch::Contents { entries: chunk.to_vec(), last: chunks.peek().is_none() })?;
     }
     Ok(())
 }

@@ -166,7 +166,8 @@ impl<A: Actuator> Machine<A> {
         })
     }
 
-    fn is_own(&self, key: &Key) -> bool {
+    /// Whether a key is of this plane.
+    pub fn is_own(&self, key: &Key) -> bool {
         matches!(key, Key::Plane { plane, .. } if *plane == self.plane)
     }
 
@@ -345,6 +346,19 @@ impl<A: Actuator> Machine<A> {
     pub fn state(&self) -> Vec<(Key, Version)> {
         let kept = self.gate.iter().filter(|(key, _)| self.is_own(key) && !self.unapplied.contains_key(*key));
         kept.map(|(key, known)| (key.clone(), known.version)).collect()
+    }
+
+    /// The same with what each key adds to the digest of the host's state.
+    pub fn contents(&self) -> Vec<(Key, Version, u128)> {
+        let own = self.gate.iter().filter(|(key, _)| self.is_own(key) && !self.unapplied.contains_key(*key));
+        own.map(|(key, known)| (key.clone(), known.version, known.content())).collect()
+    }
+
+    /// The same of one key; version zero where it has none in force.
+    pub fn content_of(&self, key: &Key) -> (Key, Version, u128) {
+        let known = self.gate.get(key).filter(|_| self.is_own(key) && !self.unapplied.contains_key(key));
+        let (version, content) = known.map_or((Version::ZERO, 0), |known| (known.version, known.content()));
+        (key.clone(), version, content)
     }
 
     /// What is in force, with the header that proves who signed it, in the order of the keys.

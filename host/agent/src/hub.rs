@@ -2,7 +2,7 @@
 //! sockets of the planes' processes and moves their frames.
 //!
 //! A host is one member with one session to each controller, and each controller compares one state and one digest. Here these
-//! are joined: what the planes have in force is added to the switch's (digests are sums over keys and versions, so they add), and
+//! are joined: what the planes have in force is added to the switch's (digests are sums over keys, so they add), and
 //! updates are split by plane. Each update has a Merkle path of its own, so a part of a frame is a frame.
 //!
 //! Invariants
@@ -25,7 +25,6 @@ use weir_model::session::StateDigest;
 use weir_model::signed::{GroupSignature, ProvenUpdate, SignedHeader, SignedUpdates};
 use weir_model::update::Refusal;
 use weir_model::{Ack, Change, Key, Label, Version};
-use weir_trust::gate::state_digest;
 
 /// Most updates that are kept for processes that are not there.
 pub const HELD_MAX: usize = 1024;
@@ -56,7 +55,8 @@ struct Local {
     plane: Label,
     names: Option<BTreeSet<String>>,
     sender: mpsc::Sender<ToSwitch>,
-    state: BTreeMap<Key, Version>,
+    /// Versions, and what each key adds to the digest.
+    state: BTreeMap<Key, (Version, u128)>,
     /// Its state is known, so it counts.
     ready: bool,
 }
@@ -117,27 +117,32 @@ impl Hub {
         true
     }
 
-    /// Part of a process's state. The last part makes it count: then its plane's state is for the sessions, and what was kept for it is
-    /// given to it. An error ends the connection.
+    /// Part of a process's state, or of what it changed. The last part of its state makes it count: then its plane's state is for the
+    /// sessions, and what was kept for it is given to it. An error ends the connection.
     ///
     /// # Errors
     /// What is wrong with the state.
     pub fn state(
         &mut self,
         id: u64,
-        entries: Vec<(Key, Version)>,
+        entries: Vec<(Key, Version, u128)>,
         last: bool,
     ) -> Result<Option<PlaneState>, String> {
-        let Some(local) = self.locals.get_mut(&id).filter(|local| !local.ready) else { return Ok(None) };
+        let Some(local) = self.locals.get_mut(&id) else { return Ok(None) };
         let plane = local.plane.clone();
-        if let Some((key, _)) = entries.iter().find(|(key, _)| !is_of(key, &plane)) {
+        if let Some((key, ..)) = entries.iter().find(|(key, ..)| !is_of(key, &plane)) {
             return Err(format!("it says that it has {key}, and is of plane {plane}"));
         }
-        local.state.extend(entries);
+        for (key, version, content) in entries {
+            match version {
+                Version::ZERO => drop(local.state.remove(&key)),
+                version => drop(local.state.insert(key, (version, content))),
+            }
+        }
         if local.state.len() > LOCAL_KEYS_MAX {
             return Err(format!("it has more than {LOCAL_KEYS_MAX} keys"));
         }
-        if !last {
+        if !last || local.ready {
             return Ok(None);
         }
         local.ready = true;
@@ -161,23 +166,27 @@ impl Hub {
         Some(self.state_of(&local.plane))
     }
 
-    /// A process answered: what is in force there is known from it.
+    /// A process answered: what was kept for it is not needed any more. What is in force there it has said before.
     pub fn acked(&mut self, id: u64, acks: &[Ack]) {
-        let Some(local) = self.locals.get_mut(&id) else { return };
+        let Some(local) = self.locals.get(&id) else { return };
         for ack in acks.iter().filter(|ack| ack.result.is_ok() && is_of(&ack.key, &local.plane)) {
-            local.state.insert(ack.key.clone(), ack.version);
             if self.held.get(&ack.key).is_some_and(|held| held.update.update.version <= ack.version) {
                 self.held.remove(&ack.key);
             }
         }
     }
 
+    /// What the processes of a plane have, each key once: who came last counts.
+    fn joined(&self, plane: &Label) -> BTreeMap<&Key, (Version, u128)> {
+        let ready = self.locals.values().filter(|local| local.ready && local.plane == *plane);
+        ready.flat_map(|local| local.state.iter().map(|(key, known)| (key, *known))).collect()
+    }
+
     fn state_of(&self, plane: &Label) -> PlaneState {
-        let ready = || self.locals.values().filter(|local| local.ready && local.plane == *plane);
-        let joined: BTreeMap<&Key, Version> =
-            ready().flat_map(|local| local.state.iter().map(|(key, version)| (key, *version))).collect();
-        let entries = joined.into_iter().map(|(key, version)| (key.clone(), version)).collect();
-        PlaneState { plane: plane.clone(), entries: ready().next().is_some().then_some(entries) }
+        let is_there = self.locals.values().any(|local| local.ready && local.plane == *plane);
+        let entries =
+            self.joined(plane).into_iter().map(|(key, (version, _))| (key.clone(), version)).collect();
+        PlaneState { plane: plane.clone(), entries: is_there.then_some(entries) }
     }
 
     /// What all planes have, for a session that began before one of them came or went.
@@ -194,9 +203,10 @@ impl Hub {
 
     /// The switch's digest with that of all planes.
     pub fn digest(&self, switch: StateDigest) -> StateDigest {
-        let entries = self.entries();
-        let planes = state_digest(entries.iter().map(|(key, version)| (key, *version)));
-        StateDigest(switch.0.wrapping_add(planes.0))
+        let ready = self.locals.values().filter(|local| local.ready).map(|local| &local.plane);
+        let planes: BTreeSet<&Label> = ready.collect();
+        let contents = planes.into_iter().flat_map(|plane| self.joined(plane).into_values());
+        StateDigest(contents.fold(switch.0, |sum, (_, content)| sum.wrapping_add(content)))
     }
 
     /// Whose a key is: who names it before who takes every name.

@@ -466,7 +466,8 @@ impl Session {
             FromSwitch::Changed { .. }
             | FromSwitch::Ports(_)
             | FromSwitch::Identity { .. }
-            | FromSwitch::Plane { .. } => {}
+            | FromSwitch::Plane { .. }
+            | FromSwitch::Contents { .. } => {}
         }
     }
 

@@ -19,7 +19,7 @@ use weir_model::signed::SignedAcks;
 use weir_model::update::Refusal;
 use weir_model::{Change, Entry, Key, Update, Version};
 use weir_trust::batch::{GroupSigner, SingleSigner, frames, sign_batch};
-use weir_trust::gate::state_digest;
+use weir_trust::gate::content_digest;
 use weir_trust::identity::{KeyPair, verify_acks};
 
 fn signer() -> SingleSigner {
@@ -151,8 +151,8 @@ async fn a_planes_process_comes_acts_goes_and_comes_back_behind_one_session() {
     // The next session begins with both digests in one.
     drop(talk);
     let mut talk = controller.accept().await;
-    let planes = state_digest([(&own, Version(10))].into_iter());
-    assert_eq!(talk.greet().await, StateDigest(planes.0.wrapping_add(1)));
+    let content = content_digest(&own, Version(10), &Change::Put(spec("while it was away")));
+    assert_eq!(talk.greet().await, StateDigest(content.wrapping_add(1)));
     stop.send(true).unwrap();
     task.await.unwrap().unwrap();
 }

@@ -8,7 +8,7 @@ use weir_base::codec::{CodecError, read_frame, write_frame};
 use weir_model::Version;
 use weir_model::event::EventBody;
 use weir_model::local::{Answer, FromSwitch, Question, ToSwitch};
-use weir_trust::gate::state_digest;
+use weir_trust::gate::content_digest;
 use weir_trust::identity::verify_acks;
 
 fn start(folder: &Path) -> Serving<Echo> {
@@ -34,16 +34,17 @@ fn an_agent_finds_it_tells_it_and_hears_it() {
     let mut agent = connect(folder.path());
     let hello = ask(&mut agent, &ToSwitch::Subscribe);
     assert_eq!(hello, FromSwitch::Plane { plane: label("echo"), names: None });
-    let nothing = FromSwitch::State { digest: Default::default(), entries: vec![], last: true };
+    let nothing = FromSwitch::Contents { entries: vec![], last: true };
     assert_eq!(ask(&mut agent, &ToSwitch::SendState), nothing);
-    let FromSwitch::Acks(acks) = ask(&mut agent, &ToSwitch::Updates(put(1, "n", "x"))) else { panic!() };
+    let update = put(1, "n", "x");
+    let content = content_digest(&key("n"), Version(1), &update.updates[0].update.change);
+    let state = FromSwitch::Contents { entries: vec![(key("n"), Version(1), content)], last: true };
+    assert_eq!(ask(&mut agent, &ToSwitch::Updates(update)), state, "before its acks");
+    let FromSwitch::Acks(acks) = read_frame(&mut agent).unwrap() else { panic!() };
     assert_eq!(verify_acks(&host_key().public(), &acks), Ok(()));
     assert_eq!(acks.acks[0].result, Ok(()));
     let FromSwitch::Event(event) = read_frame(&mut agent).unwrap() else { panic!() };
     assert!(matches!(&event.event.body, EventBody::Report(report) if report.bytes == b"\"x\""), "{event:?}");
-    let entries = vec![(key("n"), Version(1))];
-    let digest = state_digest(entries.iter().map(|(key, version)| (key, *version)));
-    let state = FromSwitch::State { digest, entries, last: true };
     assert_eq!(ask(&mut agent, &ToSwitch::SendState), state);
     let question = |question| ToSwitch::Ask { id: 7, question };
     let FromSwitch::Answer { id: 7, answer: Answer::Entries { entries, last: true } } =
@@ -93,6 +94,6 @@ fn nonsense_and_too_many_clients_cost_the_others_nothing() {
     assert!(read_frame::<FromSwitch>(&mut more).is_err());
     assert!(serving.clients_refused() > refused);
     for client in &mut clients {
-        assert!(matches!(ask(client, &ToSwitch::SendState), FromSwitch::State { last: true, .. }));
+        assert!(matches!(ask(client, &ToSwitch::SendState), FromSwitch::Contents { last: true, .. }));
     }
 }

@@ -41,11 +41,16 @@ fn come(
     let names = names.map(|names| names.iter().map(ToString::to_string).collect());
     assert!(hub.came(id, (label(plane), names), sender));
     assert!(matches!(receiver.try_recv(), Ok(ToSwitch::SendState)));
-    let has: Vec<_> = has.iter().map(|(key, version)| (key.clone(), Version(*version))).collect();
+    let has: Vec<_> = has.iter().map(|(key, version)| content(key, *version)).collect();
     let (first, rest) = has.split_at(has.len() / 2);
     assert_eq!(hub.state(id, first.to_vec(), false).unwrap(), None, "it does not count yet");
     assert!(hub.state(id, rest.to_vec(), true).unwrap().is_some());
     receiver
+}
+
+/// A key as a process says it.
+fn content(key: &Key, version: u64) -> (Key, Version, u128) {
+    (key.clone(), Version(version), u128::MAX - u128::from(version))
 }
 
 fn sent(receiver: &mut mpsc::Receiver<ToSwitch>) -> Vec<(Key, u64)> {
@@ -95,13 +100,19 @@ fn states_and_digests_of_planes_join_the_switchs() {
     let pairs =
         [(key("echo", "a"), Version(5)), (key("echo", "b"), Version(6)), (key("other", "x"), Version(7))];
     assert_eq!(hub.entries(), pairs);
-    let planes = state_digest(pairs.iter().map(|(key, version)| (key, *version)));
-    assert_eq!(hub.digest(StateDigest(u128::MAX)), StateDigest(planes.0.wrapping_sub(1)));
-    // What it acks is in force; what it refuses, or says of others, is not.
-    let refused = Ack { result: Err(Refusal::Misfit), ..ack(key("echo", "c"), 8) };
-    hub.acked(1, &[ack(key("echo", "a"), 9), refused, ack(key("other", "y"), 9), ack(Key::Gateways, 9)]);
-    let found: Vec<u64> = hub.entries().into_iter().map(|(_, version)| version.0).collect();
-    assert_eq!(found, [9, 6, 7]);
+    // Minus 6, 7, 8.
+    assert_eq!(hub.digest(StateDigest(100)), StateDigest(100 - 21));
+    // What it changed it says before its acks, and what it has no longer.
+    assert_eq!(hub.state(1, vec![content(&key("echo", "a"), 9)], true).unwrap(), None);
+    hub.acked(1, &[ack(key("echo", "a"), 9), ack(key("other", "y"), 9), ack(Key::Gateways, 9)]);
+    let found = |hub: &Hub| hub.entries().into_iter().map(|(_, version)| version.0).collect::<Vec<u64>>();
+    assert_eq!((found(&hub), hub.digest(StateDigest(100))), (vec![9, 6, 7], StateDigest(100 - 25)));
+    hub.state(1, vec![content(&key("echo", "a"), 0)], true).unwrap();
+    assert_eq!((found(&hub), hub.digest(StateDigest(100))), (vec![6, 7], StateDigest(100 - 15)));
+    assert!(hub.state(1, vec![content(&key("other", "x"), 9)], true).unwrap_err().contains("of plane echo"));
+    // Where two have one key it counts once.
+    let _twin = come(&mut hub, 3, "echo", Some(&["b"]), &[(key("echo", "b"), 7)]);
+    assert_eq!((found(&hub), hub.digest(StateDigest(100))), (vec![7, 7], StateDigest(100 - 16)));
 }
 
 #[test]
@@ -197,7 +208,7 @@ fn what_is_kept_and_what_processes_may_say_is_bounded() {
     let many = vec![String::new(); PLANE_NAMES_MAX + 1];
     assert!(!hub.came(2, (label("echo"), Some(many)), sender.clone()));
     assert!(hub.came(2, (label("echo"), None), sender));
-    let wrong = hub.state(2, vec![(key("other", "a"), Version(1))], true).unwrap_err();
+    let wrong = hub.state(2, vec![content(&key("other", "a"), 1)], true).unwrap_err();
     assert!(wrong.contains("plane/other/a") && wrong.contains("of plane echo"), "{wrong}");
     for id in 3..LOCALS_MAX as u64 + 1 {
         let (sender, _receiver) = mpsc::channel(2);

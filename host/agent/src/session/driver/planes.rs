@@ -47,7 +47,7 @@ impl Driver {
 
     fn plane_says(&mut self, id: u64, frame: FromSwitch) -> Result<(), String> {
         match frame {
-            FromSwitch::State { entries, last, .. } => {
+            FromSwitch::Contents { entries, last } => {
                 if let Some(state) = self.hub.state(id, entries, last)? {
                     self.tell_plane(&state);
                 }
