@@ -16,6 +16,7 @@ mod inspect;
 mod monitor;
 pub(crate) mod output;
 mod plan;
+mod plane;
 mod state;
 mod store;
 mod token;
@@ -110,6 +111,9 @@ enum Command {
     /// List, change and revoke the keys and certificates of hosts, gateways and controllers
     #[command(subcommand)]
     Identity(identity::Identity),
+    /// Show, push and withdraw what the planes of a host beside its switch are to have
+    #[command(subcommand)]
+    Plane(plane::Plane),
     /// Show the controllers' clocks, and accept what a majority of them says
     Clock(clock::Clock),
     /// Make a join token for a host or gateway; list and void tokens
@@ -286,6 +290,7 @@ pub fn run(arguments: Arguments) -> Result<ExitCode, Failure> {
         Command::Domain(command) => command.run(&connect()?),
         Command::Audit(command) => command.run(connect),
         Command::Identity(command) => command.run(&connect()?),
+        Command::Plane(command) => command.run(&connect()?),
         Command::Clock(command) => command.run(&connect()?),
         Command::Token(command) => command.run(&connect()?),
         Command::Forget(command) => command.run(&connect()?),
