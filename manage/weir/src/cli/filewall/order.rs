@@ -1,9 +1,10 @@
 //! `weir filewall order`: policies that the controllers order. They travel as an update that the group signs, and the switch of
 //! the host verifies it before the FileWall sees it. What the FileWall did with it comes back the other way ([`told`]).
+//! `weir filewall push`: the same, for a FileWall that verifies and acks it itself (`--host-config`).
 
 use super::failure;
-use crate::cli::Failure;
 use crate::cli::output::{Format, print};
+use crate::cli::{Failure, plane};
 use crate::roles::told;
 use clap::Args;
 use std::path::{Path, PathBuf};
@@ -12,6 +13,8 @@ use weir_api::client::Client;
 use weir_api::types::FileWallRequest;
 use weir_filewall::policy;
 use weir_model::filewall::{ORDER_BYTES_MAX, PolicyFile, files_problem};
+use weir_planes::Plane as _;
+use weir_planes::filewall::{FileWall, Spec};
 
 /// `weir filewall order`
 #[derive(Debug, Args)]
@@ -48,6 +51,66 @@ impl Order {
         let (exit, text) = told::ending(response.in_force, response.outcome.as_ref(), self.wait_s, who);
         print(self.output, &response, || say!("ordered at v{}: {text}", response.version))?;
         Ok(exit.into())
+    }
+}
+
+/// `weir filewall push`
+#[derive(Debug, Args)]
+pub struct Push {
+    #[command(flatten)]
+    at: At,
+    /// Folder of policies: its .yaml, .yml and .wat files
+    folder: PathBuf,
+    /// Wait so long for the FileWall to have it in force; exit code 5 when it has not, 1 when it is refused
+    #[arg(long, default_value_t = 10, value_parser = clap::value_parser!(u32).range(0..=60))]
+    wait_s: u32,
+    #[command(flatten)]
+    output: crate::cli::Output,
+}
+
+impl Push {
+    /// Runs it.
+    ///
+    /// # Errors
+    /// [`Failure`].
+    pub fn run(self, connect: impl Fn() -> Result<Client, Failure>) -> Result<ExitCode, Failure> {
+        let spec = Spec { files: files_of(&self.folder)? };
+        let spec = serde_json::to_value(spec).map_err(|error| Failure::Input(error.to_string()))?;
+        let At { host, wall } = self.at;
+        let at = plane::At::of(host, FileWall::NAME, wall, self.wait_s, self.output);
+        plane::push(&connect()?, &at, spec)
+    }
+}
+
+/// `weir filewall withdraw`
+#[derive(Debug, Args)]
+pub struct Withdraw {
+    #[command(flatten)]
+    at: At,
+    /// Wait so long for the FileWall to say that it has no order any more
+    #[arg(long, default_value_t = 10, value_parser = clap::value_parser!(u32).range(0..=60))]
+    wait_s: u32,
+    #[command(flatten)]
+    output: crate::cli::Output,
+}
+
+/// Which FileWall.
+#[derive(Debug, Args)]
+struct At {
+    /// The host or gateway
+    host: String,
+    /// Name of the FileWall there
+    wall: String,
+}
+
+impl Withdraw {
+    /// Runs it.
+    ///
+    /// # Errors
+    /// [`Failure`].
+    pub fn run(self, connect: impl Fn() -> Result<Client, Failure>) -> Result<ExitCode, Failure> {
+        let At { host, wall } = self.at;
+        plane::withdraw(&connect()?, &plane::At::of(host, FileWall::NAME, wall, self.wait_s, self.output))
     }
 }
 
