@@ -1,6 +1,7 @@
 //! What the server needs of a controller.
 
 use crate::domains::{AddDomain, DomainDescription, DomainList, DomainResponse};
+use crate::planes::{PlaneList, PlaneResponse, PlaneView};
 use crate::types::{
     AddMember, ApiError, ApplyRequest, ApplyResponse, AuditPage, CaptureRequest, CapturedFrame, ClockStatus,
     DeviceList, FileWallRequest, FileWallResponse, GroupStatus, IdentityList, KeyChange, Problem,
@@ -109,6 +110,19 @@ pub trait Backend: Send + Sync + 'static {
         wall: Label,
         request: FileWallRequest,
     ) -> Reply<'_, FileWallResponse>;
+    /// What the planes of an actuator are to have, and what they told.
+    fn planes(&self, name: Label) -> Reply<'_, PlaneList>;
+    /// What one plane of an actuator is to have under a name.
+    fn plane(&self, name: Label, plane: Label, of: String) -> Reply<'_, PlaneView>;
+    /// Orders something of a plane of an actuator under a name, or withdraws it, for a caller.
+    fn order(
+        &self,
+        caller: Caller,
+        name: Label,
+        of: (Label, String),
+        spec: Option<serde_json::Value>,
+        wait_ms: u32,
+    ) -> Reply<'_, PlaneResponse>;
     /// What this domain's operator brings to the operators of others.
     fn domain(&self) -> Reply<'_, DomainDescription>;
     /// The other domains that are known.

@@ -155,8 +155,15 @@ const FIELDS: &[(&str, &str, Bound)] = &[
 ];
 
 /// What names in paths and queries may be.
-const PARAMETERS: &[(&str, Bound)] =
-    &[("name", Name), ("network", Name), ("wall", Name), ("kind", Text(16)), ("id", Text(64))];
+const PARAMETERS: &[(&str, Bound)] = &[
+    ("name", Name),
+    ("network", Name),
+    ("wall", Name),
+    ("plane", Name),
+    ("of", Text(weir_model::plane::NAME_BYTES_MAX)),
+    ("kind", Text(16)),
+    ("id", Text(64)),
+];
 
 fn put(field: &mut Map<String, Value>, bound: Bound) {
     let mut set = |name: &str, value: Value| drop(field.insert(name.to_string(), value));

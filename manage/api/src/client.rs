@@ -1,6 +1,7 @@
 //! The client: what the command line and tests speak to a controller with.
 
 use crate::domains::{AddDomain, DomainDescription, DomainList, DomainResponse};
+use crate::planes::{PlaneList, PlaneRequest, PlaneResponse, PlaneView};
 use crate::proxy::{Proxies, Proxy};
 use crate::types::{
     AddMember, ApiError, ApplyRequest, ApplyResponse, AuditPage, CaptureRequest, CapturedFrame, ClockStatus,
@@ -261,6 +262,14 @@ impl Client {
         })
     }
 
+    fn put<B: Serialize, T: DeserializeOwned>(&self, path: &str, body: &B) -> Result<T, ClientError> {
+        self.at_leader(|| {
+            let request =
+                self.agent(&self.server()).put(self.url(path)).header("authorization", self.bearer());
+            self.read(request.config().timeout_global(Some(TIMEOUT)).build().send_json(body))
+        })
+    }
+
     fn delete(&self, path: &str) -> Result<(), ClientError> {
         self.delete_for::<Option<()>>(path).map(drop)
     }
@@ -404,6 +413,50 @@ impl Client {
         request: &FileWallRequest,
     ) -> Result<FileWallResponse, ClientError> {
         self.post(&format!("/v1/actuators/{actuator}/filewalls/{wall}"), request)
+    }
+
+    /// `GET /v1/actuators/{name}/planes`.
+    ///
+    /// # Errors
+    /// [`ClientError`].
+    pub fn planes(&self, actuator: &str) -> Result<PlaneList, ClientError> {
+        self.get(&format!("/v1/actuators/{actuator}/planes"))
+    }
+
+    /// `GET /v1/actuators/{name}/planes/{plane}/{of}`.
+    ///
+    /// # Errors
+    /// [`ClientError`].
+    pub fn plane(&self, actuator: &str, plane: &str, of: &str) -> Result<PlaneView, ClientError> {
+        self.get(&plane_path(actuator, plane, of))
+    }
+
+    /// `PUT /v1/actuators/{name}/planes/{plane}/{of}`.
+    ///
+    /// # Errors
+    /// [`ClientError`].
+    pub fn put_plane(
+        &self,
+        actuator: &str,
+        plane: &str,
+        of: &str,
+        request: &PlaneRequest,
+    ) -> Result<PlaneResponse, ClientError> {
+        self.put(&plane_path(actuator, plane, of), request)
+    }
+
+    /// `DELETE /v1/actuators/{name}/planes/{plane}/{of}`.
+    ///
+    /// # Errors
+    /// [`ClientError`].
+    pub fn delete_plane(
+        &self,
+        actuator: &str,
+        plane: &str,
+        of: &str,
+        wait_ms: u32,
+    ) -> Result<PlaneResponse, ClientError> {
+        self.delete_for(&format!("{}?waitMs={wait_ms}", plane_path(actuator, plane, of)))
     }
 
     /// `GET /v1/domain`.
@@ -658,4 +711,17 @@ fn refused(status: StatusCode, bytes: &[u8]) -> ClientError {
         leader: None,
     });
     ClientError::Refused(ApiError { status, problem: Box::new(problem) })
+}
+
+/// Where something of a plane is; a name may have any characters.
+fn plane_path(actuator: &str, plane: &str, of: &str) -> String {
+    let plain = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'.' | b'_' | b'~');
+    let mut path = format!("/v1/actuators/{actuator}/planes/{plane}/");
+    for byte in of.bytes() {
+        match plain(byte) {
+            true => path.push(char::from(byte)),
+            false => path.push_str(&format!("%{byte:02X}")),
+        }
+    }
+    path
 }

@@ -15,6 +15,7 @@ pub mod domains;
 mod extract;
 mod guard;
 pub mod pki;
+pub mod planes;
 mod problem;
 pub mod proxy;
 mod requests;

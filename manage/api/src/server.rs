@@ -1,5 +1,7 @@
 //! The routes.
 
+mod planes;
+
 use crate::backend::{Backend, Caller, WatchStep};
 use crate::bounds;
 use crate::domains::{AddDomain, DomainDescription, DomainList, DomainResponse, QUESTION_BYTES_MAX};
@@ -138,6 +140,8 @@ fn routes() -> OpenApiRouter<Arc<dyn Backend>> {
         .routes(routes!(remove_actuator))
         .routes(routes!(repair))
         .routes(routes!(filewall))
+        .routes(routes!(planes::planes))
+        .routes(routes!(planes::plane, planes::put_plane, planes::delete_plane))
         .routes(routes!(domain))
         .routes(routes!(domains, add_domain))
         .routes(routes!(forget_domain))

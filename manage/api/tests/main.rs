@@ -11,6 +11,7 @@ use weir_admission::{Door, Limits};
 use weir_api::client::{Client, ClientError, Context};
 use weir_api::domains::*;
 use weir_api::pki::{Authority, server_config};
+use weir_api::planes::*;
 use weir_api::server::{Admins, finished, openapi, parse, router};
 use weir_api::tls::dns_names;
 use weir_api::types::*;
@@ -185,6 +186,29 @@ impl Backend for Rote {
                 return Err(ApiError::not_found("no such cgroup"));
             }
             Ok(RepairResponse { version: 9, in_force: false, outcome: None })
+        })
+    }
+    fn planes(&self, _: Label) -> Reply<'_, PlaneList> {
+        Box::pin(async { Ok(PlaneList { items: Vec::new(), reports: Vec::new() }) })
+    }
+    fn plane(&self, _: Label, plane: Label, of: String) -> Reply<'_, PlaneView> {
+        Box::pin(async move {
+            let spec = serde_json::json!({ "text": of });
+            let (plane, description) = (plane.to_string(), String::new());
+            Ok(PlaneView { plane, name: of, version: 11, spec, description, in_force: true, refusal: None })
+        })
+    }
+    fn order(
+        &self,
+        _: Caller,
+        name: Label,
+        (plane, of): (Label, String),
+        spec: Option<serde_json::Value>,
+        wait_ms: u32,
+    ) -> Reply<'_, PlaneResponse> {
+        Box::pin(async move {
+            let refusal = Some(format!("{name} {plane} {of:?} {spec:?} {wait_ms}"));
+            Ok(PlaneResponse { version: 11, in_force: false, refusal })
         })
     }
     fn filewall(

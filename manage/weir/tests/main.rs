@@ -37,6 +37,7 @@ mod monitor;
 mod namespaces;
 mod networks;
 mod nfs_guest;
+mod planes;
 mod policy;
 mod quorum;
 mod rot;

@@ -26,6 +26,7 @@ use weir_model::Change;
 use weir_model::event::{EventBody, Wanted};
 use weir_model::identity::{IdentityEvent, TokenChange};
 use weir_model::join::{from_hex, to_hex};
+use weir_model::plane::PlaneOrder;
 use weir_model::signed::GroupKey;
 
 /// Most records listed.
@@ -372,6 +373,16 @@ fn fingerprint(key: &[u8; 32]) -> String {
     to_hex(&Sha256::digest(key)[..8])
 }
 
+/// What is ordered of a plane.
+fn ordered(PlaneOrder { plane, actuator, name, spec }: &PlaneOrder) -> String {
+    let what = match (spec, weir_planes::find(weir_planes::ALL, plane.as_str())) {
+        (None, _) => "withdrawn".to_string(),
+        (Some(spec), Some(kind)) => (kind.describe)(name, spec),
+        (Some(spec), None) => format!("{} bytes", spec.len()),
+    };
+    format!("{plane} '{name}' at {actuator}: {what}")
+}
+
 /// What an event wants, in a few words.
 fn wants(body: &EventBody) -> String {
     match body {
@@ -394,6 +405,8 @@ fn wants(body: &EventBody) -> String {
         EventBody::Joined(facts) => format!("{} as {:?} at {}", facts.name, facts.role, facts.underlay),
         EventBody::Clock { wall_ms } => format!("wall time is {}", time(*wall_ms)),
         EventBody::Speaks { name, protocol } => format!("{name} speaks protocol {protocol} of sessions"),
+        EventBody::Order(order) => ordered(order),
+        EventBody::Report(report) => format!("{} '{}' at {}", report.plane, report.name, report.actuator),
         EventBody::Removed { actuator } => actuator.to_string(),
         EventBody::Refused { actuator, key, version, refusal } => {
             format!("{key} {version} at {actuator}: {refusal}")

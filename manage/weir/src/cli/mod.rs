@@ -16,6 +16,7 @@ mod inspect;
 mod monitor;
 pub(crate) mod output;
 mod plan;
+mod plane;
 mod state;
 mod store;
 mod token;
@@ -110,9 +111,12 @@ enum Command {
     /// List, rotate and revoke keys and certificates of hosts, gateways and controllers
     #[command(subcommand)]
     Identity(identity::Identity),
+    /// Show, push and withdraw what the planes of a host beside its switch are to have
+    #[command(subcommand)]
+    Plane(plane::Plane),
     /// Show the controllers' clocks, and set them by a majority
     Clock(clock::Clock),
-    /// Make a join token for a host or gateway; list and revoke tokens
+    /// Make a join token for a host or gateway; list and void tokens
     Token(token::Token),
     /// Remove a host or gateway that is gone for good
     Forget(inspect::Forget),
@@ -286,6 +290,7 @@ pub fn run(arguments: Arguments) -> Result<ExitCode, Failure> {
         Command::Domain(command) => command.run(&connect()?),
         Command::Audit(command) => command.run(connect),
         Command::Identity(command) => command.run(&connect()?),
+        Command::Plane(command) => command.run(&connect()?),
         Command::Clock(command) => command.run(&connect()?),
         Command::Token(command) => command.run(&connect()?),
         Command::Forget(command) => command.run(&connect()?),

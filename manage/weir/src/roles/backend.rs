@@ -3,6 +3,7 @@
 mod apply;
 mod names;
 mod packets;
+mod planes;
 mod ports;
 mod status;
 mod waits;
@@ -22,6 +23,7 @@ use std::time::{Duration, Instant};
 use tokio::sync::{Semaphore, mpsc};
 use weir_admission::Door;
 use weir_api::domains::{AddDomain, DomainDescription, DomainList, DomainResponse};
+use weir_api::planes::{PlaneList, PlaneResponse, PlaneView};
 use weir_api::types::{
     AddMember, ApplyRequest, ApplyResponse, AuditPage, CaptureRequest, CapturedFrame, ClockStatus,
     DeviceList, DeviceView, FileWallRequest, FileWallResponse, GroupStatus, IdentityList, KeyChange,
@@ -432,6 +434,25 @@ impl Backend for Controlled {
             let (in_force, outcome) = self.ordered(&name, version, request.wait_ms, withdrawn).await?;
             Ok(FileWallResponse { version: version.0, in_force, outcome })
         })
+    }
+
+    fn planes(&self, name: Label) -> Reply<'_, PlaneList> {
+        Box::pin(self.list_planes(name))
+    }
+
+    fn plane(&self, name: Label, plane: Label, of: String) -> Reply<'_, PlaneView> {
+        Box::pin(self.show_plane(name, plane, of))
+    }
+
+    fn order(
+        &self,
+        caller: Caller,
+        name: Label,
+        of: (Label, String),
+        spec: Option<serde_json::Value>,
+        wait_ms: u32,
+    ) -> Reply<'_, PlaneResponse> {
+        Box::pin(self.order_plane(caller, name, of, spec, wait_ms))
     }
 
     fn domain(&self) -> Reply<'_, DomainDescription> {

@@ -2,7 +2,7 @@
 //! verified; it is read there, put in force, and kept.
 //!
 //! ```text
-//!  FileWall ◄─ Changed ── switch ◄─ signed update ── agent ◄── controllers ◄── order ◄── `weir filewall push`
+//!  FileWall ◄─ Changed ── switch ◄─ signed update ── agent ◄── controllers ◄── order ◄── `weir filewall order`
 //!  FileWall ── Health ──► switch ── signed event ──► agent ──► controllers ──► what became of it ([`super::told`])
 //! ```
 //!
@@ -15,6 +15,8 @@
 //! - A withdrawn order changes nothing: what is in force stays.
 //! - An order neither replaces nor removes a file that no order has put there, and one without policies is refused: what lets everything
 //!   through says so (`kind: none`).
+
+pub mod plane;
 
 use super::health::{Switch, ask_after, last_of_others};
 use super::told::Teller;
@@ -68,6 +70,14 @@ impl Orders {
     /// # Errors
     /// [`Failure`].
     pub fn begin(&self) -> Result<u64, Failure> {
+        if let Some(version) = self.mend()? {
+            return Ok(version);
+        }
+        self.first()
+    }
+
+    /// Makes the folder what it was when policies were in force last; their version, if there are any.
+    fn mend(&self) -> Result<Option<u64>, Failure> {
         std::fs::create_dir_all(&self.folder).map_err(Failure::io(self.folder.display().to_string()))?;
         let kept = self.read(KEPT_FILE)?;
         if let Some(next) = self.read(NEXT_FILE)? {
@@ -75,8 +85,13 @@ impl Orders {
         }
         if let Some(kept) = kept {
             self.put(&kept.files, &[])?;
-            return Ok(kept.version);
+            return Ok(Some(kept.version));
         }
+        Ok(None)
+    }
+
+    /// Waits for the first order that is sound; its version.
+    fn first(&self) -> Result<u64, Failure> {
         tracing::info!(host = %self.host, wall = %self.wall, "waiting for the first order of policies");
         let mut version = 0;
         let mut refused = 0;

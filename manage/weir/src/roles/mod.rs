@@ -11,6 +11,7 @@ pub mod identities;
 pub mod keys;
 pub mod manifest;
 pub mod node;
+pub mod plane;
 mod process;
 pub mod state;
 mod store;

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!  FileWall, monitor ── Teller ──► switch (weir_switch::health) ── signed event ──► controllers ──► table of health
-//!  `weir filewall push`, `weir monitor repair` ◄── answer ◄── outcome_within ◄───────────────────────────┘
+//!  `weir filewall order`, `weir monitor repair` ◄── answer ◄── outcome_within ◄───────────────────────────┘
 //! ```
 //!
 //! An order is named by the version at which it was decided, of which a domain has one only. What became of it is a note in its host's report

@@ -2,6 +2,7 @@
 
 use super::{BOUND, scenario};
 use crate::lab::{group_lab, text};
+use weir_api::planes::PlaneRequest;
 use weir_api::types::FileWallRequest;
 use weir_lab::system;
 use weir_model::filewall::PolicyFile;
@@ -20,14 +21,14 @@ fn ordered_policies_are_in_force_and_stay_when_control_is_gone() {
         let order = |policy: &str| {
             std::fs::write(source.join("policy.yaml"), policy).unwrap();
             let folder = source.display().to_string();
-            lab.weir(&["filewall", "push", "h1", "wall", &folder, "--wait-s", "60"])
+            lab.weir(&["filewall", "order", "h1", "wall", &folder, "--wait-s", "60"])
         };
         let status = |field: &str| place.status().map(|status| status[field].clone()).unwrap_or_default();
 
         let ends = |wait_s: &str, policy: &str| {
             std::fs::write(source.join("policy.yaml"), policy).unwrap();
             let folder = source.display().to_string();
-            let output = lab.weir(&["filewall", "push", "h1", "wall", &folder, "--wait-s", wait_s]);
+            let output = lab.weir(&["filewall", "order", "h1", "wall", &folder, "--wait-s", wait_s]);
             (output.status.code(), text(&output.stdout) + &text(&output.stderr))
         };
 
@@ -35,7 +36,7 @@ fn ordered_policies_are_in_force_and_stay_when_control_is_gone() {
         let (code, said) = ends("2", "kind: statistics\n");
         assert!(code == Some(5) && said.contains("FileWall 'wall'"), "{said}");
         assert!(
-            lab.weir(&["filewall", "withdraw", "h1", "wall", "--wait-s", "60"]).status.success()
+            lab.weir(&["filewall", "order", "h1", "wall", "--withdraw", "--wait-s", "60"]).status.success()
         );
         // Without policies nothing is served.
         let mut wall = place.begin_wall("wall", &policies, &words);
@@ -99,6 +100,57 @@ fn ordered_policies_are_in_force_and_stay_when_control_is_gone() {
         system::wait_for("what was ordered", BOUND, || Ok(status("policy_order").as_u64() != second.get()))
             .unwrap();
         assert_eq!(place.client(0, &["create", "/late", "late"]), Ok(String::new()));
-        assert!(lab.weir(&["filewall", "withdraw", "h1", "wall"]).status.success());
+        assert!(lab.weir(&["filewall", "order", "h1", "wall", "--withdraw"]).status.success());
+    });
+}
+
+/// With the host's settings a FileWall is an actuator of its own: what is in force is what it says, and what it says is at the command.
+#[test]
+fn a_filewall_that_acks_for_itself_says_what_it_did_with_what_was_pushed() {
+    const NAME: &str = "a_filewall_that_acks_for_itself_says_what_it_did_with_what_was_pushed";
+    let Some(lab) = group_lab(NAME) else { return };
+    scenario(NAME, |place| {
+        std::fs::write(place.path("file"), b"content").unwrap();
+        let settings = lab.folder().join("h1/state/node.json").display().to_string();
+        let source = place.folder.path().join("to-push");
+        std::fs::create_dir(&source).unwrap();
+        let policies = place.folder.path().join("pushed").display().to_string();
+        let words = ["--host-config", settings.as_str(), "--name", "wall"];
+        let push = |wall: &str, policy: &str| {
+            std::fs::write(source.join("policy.yaml"), policy).unwrap();
+            let folder = source.display().to_string();
+            let output = lab.weir(&["filewall", "push", "h1", wall, &folder, "--wait-s", "60"]);
+            (output.status.code(), text(&output.stdout) + &text(&output.stderr))
+        };
+        let (code, said) = push("wall", "kind: statistics\n");
+        assert!(code == Some(1) && said.contains("no process of plane filewall is on this host"), "{said}");
+        // It comes, is given what waits for it, and only then serves.
+        let mut wall = place.begin_wall("wall", &policies, &words);
+        system::wait_for("FileWall", BOUND, || Ok(place.status().is_some())).unwrap();
+        assert_eq!(place.client(0, &["create", "/new", "new"]), Ok(String::new()));
+        let (code, said) = push("wall", "kind: read-only\n");
+        assert!(code == Some(0) && said.contains("it is in force"), "{said}");
+        let frozen = || {
+            assert_eq!(place.client(0, &["read", "/file"]), Ok("content".to_string()));
+            assert_eq!(place.client(0, &["create", "/late", "late"]), Err("EROFS".to_string()));
+        };
+        frozen();
+        let (code, said) = push("typo", "kind: statistics\n");
+        assert!(code == Some(1) && said.contains("takes 'typo', there are: wall"), "{said}");
+        // What gets past the command is refused by the FileWall, in its words.
+        let spec = serde_json::json!({"files": [{"name": "policy.yaml", "text": "kind: nonsense\n"}]});
+        let request = PlaneRequest { spec, wait_ms: 60_000 };
+        let response = lab.client().put_plane("h1", "filewall", "wall", &request).unwrap();
+        assert!(!response.in_force && response.refusal.unwrap().contains("nonsense"));
+        frozen();
+        for name in ["wall", "typo"] {
+            let _told = lab.weir(&["filewall", "withdraw", "h1", name, "--wait-s", "10"]);
+        }
+        frozen();
+        wall.kill().unwrap();
+        place.start_wall_with("wall-again", &policies, &words);
+        frozen();
+        let shown = lab.ok(&["plane", "show", "h1"]);
+        assert!(shown.contains("filewall 'wall' reports"), "{shown}");
     });
 }

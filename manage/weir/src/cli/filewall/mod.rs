@@ -6,6 +6,7 @@ mod top;
 
 use super::Failure;
 use crate::roles::filewall::Orders;
+use crate::roles::filewall::plane::Ordered;
 use axum::Router;
 use axum::extract::State;
 use axum::http::header;
@@ -45,10 +46,11 @@ enum Command {
     Top(top::Top),
     /// Show which policies are in force, and how the servers are (exit code 4 if something is wrong)
     Status(top::Brief),
-    /// Push policies to a FileWall through the controllers, signed
+    /// Push policies to a FileWall that runs with --host-config, and wait until it has them in force
     Push(push::Push),
-    /// Withdraw pushed policies: the FileWall keeps those that it has, and gets no others
+    /// Withdraw policies that were pushed; the FileWall keeps what it has in force
     Withdraw(push::Withdraw),
+    /// Order policies of a FileWall that runs with --orders-from, as releases before did
     #[command(hide = true)]
     Order(push::Order),
 }
@@ -108,8 +110,12 @@ struct Serve {
     /// Name of the host that the orders are for
     #[arg(long, requires = "orders_from")]
     host: Option<Label>,
+    /// Take policies that are pushed to NAME on the host of these settings ('weir filewall push'): node.json in its state directory, or
+    /// what 'weir host --config' has. FileWall verifies and acks them itself
+    #[arg(long, value_name = "FILE", requires_all = ["name", "policy"], conflicts_with = "orders_from")]
+    host_config: Option<PathBuf>,
     /// Name of this FileWall among those of the host
-    #[arg(long, requires = "orders_from")]
+    #[arg(long)]
     name: Option<Label>,
     /// Address of /metrics and /status, which `weir filewall top` reads. It shows who does what: keep it private
     #[arg(long, default_value = STATUS_ADDRESS)]
@@ -125,9 +131,9 @@ impl FileWallArguments {
         match (self.command, self.serve) {
             (Some(Command::Serve(serve)), _) => serve.run(),
             (Some(Command::Status(command)), _) => command.run(),
-            (Some(Command::Push(command)), _) => command.run(&connect),
-            (Some(Command::Withdraw(command)), _) => command.run(&connect),
-            (Some(Command::Order(command)), _) => command.run(&connect),
+            (Some(Command::Push(command)), _) => command.run(connect),
+            (Some(Command::Withdraw(command)), _) => command.run(connect),
+            (Some(Command::Order(command)), _) => command.run(connect),
             (Some(Command::Check(command)), _) => command.run(),
             (Some(Command::Explain(command)), _) => command.run(),
             (Some(Command::Top(command)), _) => command.run(),
@@ -160,7 +166,7 @@ impl Serve {
             workers: self.workers.unwrap_or(cores),
             policy: self.policy.clone(),
             // Ordered policies are put in force as a whole, not file by file.
-            watch: self.orders_from.is_none(),
+            watch: self.orders_from.is_none() && self.host_config.is_none(),
             limits: Limits {
                 sessions: self.sessions,
                 sessions_per_client: self.sessions_per_client,
@@ -206,6 +212,17 @@ impl Serve {
         })
     }
 
+    /// What takes policies that are pushed.
+    fn pushed(&self) -> Result<Option<Ordered>, Failure> {
+        let (Some(config), Some(wall), Some(folder)) = (&self.host_config, &self.name, &self.policy) else {
+            return Ok(None);
+        };
+        // The host's name is in its settings; the run directory of the switch is not asked.
+        let (host, run_dir) = (wall.clone(), PathBuf::new());
+        let orders = Orders { run_dir, host, wall: wall.clone(), folder: folder.clone() };
+        Ordered::start(config, orders).map(Some)
+    }
+
     /// Sessions that there are descriptors for: each has its client, its way to the server, and the two ends of each hop of a router.
     fn fit(config: &mut Config, plan: &Plan, descriptors: usize) {
         let each = if plan.is_empty() { 2 } else { 4 + plan.replicas.len() + plan.redirects.len() };
@@ -230,13 +247,23 @@ impl Serve {
     }
 
     fn run(self) -> Result<ExitCode, Failure> {
+        if self.name.is_some() && self.orders_from.is_none() && self.host_config.is_none() {
+            return Err(Failure::Input(
+                "--name is that of a FileWall with --host-config or --orders-from".into(),
+            ));
+        }
         let descriptors = weir_admission::descriptors::raise();
         let (mut config, plan) = (self.config()?, self.plan()?);
         Self::fit(&mut config, &plan, descriptors);
         let (server, open) = (config.server.clone(), self.open_to_all());
         let orders = self.orders();
         let version = orders.as_ref().map(Orders::begin).transpose()?;
+        let pushed = self.pushed()?;
+        let first = pushed.as_ref().map(Ordered::first);
         let wall = Arc::new(FileWall::start_group(config, &plan).map_err(failure)?);
+        if let (Some(pushed), Some(first)) = (&pushed, first) {
+            pushed.serve(wall.clone(), first)?;
+        }
         if let (Some(orders), Some(version)) = (orders, version) {
             orders.start(wall.clone(), version)?;
         }

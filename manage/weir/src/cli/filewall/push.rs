@@ -1,9 +1,10 @@
-//! `weir filewall push` and `withdraw`: policies that go to a FileWall by the controllers. They travel as an update that the group signs,
-//! and the switch of the host verifies it before the FileWall sees it. What the FileWall did with it comes back the other way ([`told`]).
+//! `weir filewall order`: policies that the controllers order. They travel as an update that the group signs, and the switch of
+//! the host verifies it before the FileWall sees it. What the FileWall did with it comes back the other way ([`told`]).
+//! `weir filewall push`: the same, for a FileWall that verifies and acks it itself (`--host-config`).
 
 use super::failure;
-use crate::cli::Failure;
 use crate::cli::output::{Format, print};
+use crate::cli::{Failure, plane};
 use crate::roles::told;
 use clap::Args;
 use std::path::{Path, PathBuf};
@@ -12,14 +13,22 @@ use weir_api::client::Client;
 use weir_api::types::FileWallRequest;
 use weir_filewall::policy;
 use weir_model::filewall::{ORDER_BYTES_MAX, PolicyFile, files_problem};
+use weir_planes::Plane as _;
+use weir_planes::filewall::{FileWall, Spec};
 
-/// Which FileWall, and how to wait for it.
+/// `weir filewall order`
 #[derive(Debug, Args)]
-pub struct Target {
+pub struct Order {
     /// The host or gateway
     host: String,
     /// Name of the FileWall there
     wall: String,
+    /// Folder of policies: its .yaml, .yml and .wat files
+    #[arg(required_unless_present = "withdraw", conflicts_with = "withdraw")]
+    folder: Option<PathBuf>,
+    /// Withdraw the order; the FileWall keeps the policies that it has
+    #[arg(long)]
+    withdraw: bool,
     /// Wait so long for the FileWall to have it in force; exit code 5 when it has not said so, 1 when it refuses
     #[arg(long, default_value_t = 10, value_parser = clap::value_parser!(u32).range(0..=60))]
     wait_s: u32,
@@ -28,44 +37,70 @@ pub struct Target {
     output: Format,
 }
 
+impl Order {
+    /// Runs it.
+    ///
+    /// # Errors
+    /// [`Failure`].
+    pub fn run(self, connect: impl Fn() -> Result<Client, Failure>) -> Result<ExitCode, Failure> {
+        let files = self.folder.as_deref().map(files_of).transpose()?;
+        let wait_ms = self.wait_s.saturating_mul(1000);
+        let response = connect()?.filewall(&self.host, &self.wall, &FileWallRequest { files, wait_ms })?;
+        let who = format!("FileWall '{}'", self.wall);
+        let who = (!self.withdraw).then_some(who.as_str());
+        let (exit, text) = told::ending(response.in_force, response.outcome.as_ref(), self.wait_s, who);
+        print(self.output, &response, || say!("ordered at v{}: {text}", response.version))?;
+        Ok(exit.into())
+    }
+}
+
 /// `weir filewall push`
 #[derive(Debug, Args)]
 pub struct Push {
     #[command(flatten)]
-    target: Target,
+    at: At,
     /// Folder of policies: its .yaml, .yml and .wat files
     folder: PathBuf,
-}
-
-/// `weir filewall withdraw`
-#[derive(Debug, Args)]
-pub struct Withdraw {
+    /// Wait so long for the FileWall to have it in force; exit code 5 when it has not, 1 when it is refused
+    #[arg(long, default_value_t = 10, value_parser = clap::value_parser!(u32).range(0..=60))]
+    wait_s: u32,
     #[command(flatten)]
-    target: Target,
+    output: crate::cli::Output,
 }
-
-/// What `push` and `withdraw` were in the release before.
-#[derive(Debug, Args)]
-pub struct Order {
-    #[command(flatten)]
-    target: Target,
-    #[arg(required_unless_present = "withdraw", conflicts_with = "withdraw")]
-    folder: Option<PathBuf>,
-    #[arg(long)]
-    withdraw: bool,
-}
-
-type Connect<'a> = &'a dyn Fn() -> Result<Client, Failure>;
 
 impl Push {
     /// Runs it.
     ///
     /// # Errors
     /// [`Failure`].
-    pub fn run(self, connect: Connect<'_>) -> Result<ExitCode, Failure> {
-        let files = files_of(&self.folder)?;
-        self.target.order(connect, Some(files))
+    pub fn run(self, connect: impl Fn() -> Result<Client, Failure>) -> Result<ExitCode, Failure> {
+        let spec = Spec { files: files_of(&self.folder)? };
+        let spec = serde_json::to_value(spec).map_err(|error| Failure::Input(error.to_string()))?;
+        let At { host, wall } = self.at;
+        let at = plane::At::of(host, FileWall::NAME, wall, self.wait_s, self.output);
+        plane::push(&connect()?, &at, spec)
     }
+}
+
+/// `weir filewall withdraw`
+#[derive(Debug, Args)]
+pub struct Withdraw {
+    #[command(flatten)]
+    at: At,
+    /// Wait so long for the FileWall to say that it has no order any more
+    #[arg(long, default_value_t = 10, value_parser = clap::value_parser!(u32).range(0..=60))]
+    wait_s: u32,
+    #[command(flatten)]
+    output: crate::cli::Output,
+}
+
+/// Which FileWall.
+#[derive(Debug, Args)]
+struct At {
+    /// The host or gateway
+    host: String,
+    /// Name of the FileWall there
+    wall: String,
 }
 
 impl Withdraw {
@@ -73,31 +108,9 @@ impl Withdraw {
     ///
     /// # Errors
     /// [`Failure`].
-    pub fn run(self, connect: Connect<'_>) -> Result<ExitCode, Failure> {
-        self.target.order(connect, None)
-    }
-}
-
-impl Order {
-    /// Runs it.
-    ///
-    /// # Errors
-    /// [`Failure`].
-    pub fn run(self, connect: Connect<'_>) -> Result<ExitCode, Failure> {
-        let files = self.folder.as_deref().map(files_of).transpose()?;
-        self.target.order(connect, files)
-    }
-}
-
-impl Target {
-    fn order(self, connect: Connect<'_>, files: Option<Vec<PolicyFile>>) -> Result<ExitCode, Failure> {
-        let who = files.is_some().then(|| format!("FileWall '{}'", self.wall));
-        let request = FileWallRequest { files, wait_ms: self.wait_s.saturating_mul(1000) };
-        let response = connect()?.filewall(&self.host, &self.wall, &request)?;
-        let (exit, text) =
-            told::ending(response.in_force, response.outcome.as_ref(), self.wait_s, who.as_deref());
-        print(self.output, &response, || say!("ordered at v{}: {text}", response.version))?;
-        Ok(exit.into())
+    pub fn run(self, connect: impl Fn() -> Result<Client, Failure>) -> Result<ExitCode, Failure> {
+        let At { host, wall } = self.at;
+        plane::withdraw(&connect()?, &plane::At::of(host, FileWall::NAME, wall, self.wait_s, self.output))
     }
 }
 

@@ -1,0 +1,138 @@
+//! `weir plane`: what the planes of a host beside its switch are to have, for planes that have no command of their own.
+
+use super::output;
+use super::{Failure, Output};
+use crate::exit::Exit;
+use clap::{Args, Subcommand};
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use weir_api::client::Client;
+use weir_api::planes::{PlaneList, PlaneRequest, PlaneResponse};
+
+/// Largest file of a specification that is read, bytes: JSON may be longer than what is sent of it.
+const FILE_BYTES_MAX: u64 = 1024 * 1024;
+
+#[derive(Debug, Subcommand)]
+pub(super) enum Plane {
+    /// Have a plane of a host have what a file says, and wait until its process has it in force
+    Push(Push),
+    /// Withdraw what a plane of a host has under a name
+    Withdraw(Withdraw),
+    /// Show what the planes of a host are to have, what is in force, and what they report
+    Show(Show),
+}
+
+#[derive(Debug, Args)]
+pub struct At {
+    /// The host or gateway
+    host: String,
+    /// The plane, such as filewall
+    plane: String,
+    /// Name of what it has
+    name: String,
+    /// Wait so long for it to be in force; exit code 5 when it is not, 1 when it is refused
+    #[arg(long, default_value_t = 10, value_parser = clap::value_parser!(u32).range(0..=60))]
+    wait_s: u32,
+    #[command(flatten)]
+    output: Output,
+}
+
+#[derive(Debug, Args)]
+pub(super) struct Push {
+    #[command(flatten)]
+    at: At,
+    /// File with the specification, JSON or YAML
+    file: PathBuf,
+}
+
+#[derive(Debug, Args)]
+pub(super) struct Withdraw {
+    #[command(flatten)]
+    at: At,
+}
+
+#[derive(Debug, Args)]
+pub(super) struct Show {
+    /// The host or gateway
+    host: String,
+    #[command(flatten)]
+    output: Output,
+}
+
+impl Plane {
+    pub(super) fn run(self, client: &Client) -> Result<ExitCode, Failure> {
+        match self {
+            Plane::Push(Push { at, file }) => push(client, &at, read(&file)?),
+            Plane::Withdraw(Withdraw { at }) => withdraw(client, &at),
+            Plane::Show(Show { host, output }) => {
+                let list = client.planes(&host)?;
+                output::print(output.output, &list, || table(&list))?;
+                Ok(ExitCode::SUCCESS)
+            }
+        }
+    }
+}
+
+impl At {
+    /// A place that a plane's own command names.
+    pub(super) fn of(host: String, plane: &str, name: String, wait_s: u32, output: Output) -> At {
+        At { host, plane: plane.to_string(), name, wait_s, output }
+    }
+}
+
+/// Has a plane have something; ends as what became of it says.
+pub(super) fn push(client: &Client, at: &At, spec: serde_json::Value) -> Result<ExitCode, Failure> {
+    let request = PlaneRequest { spec, wait_ms: at.wait_s.saturating_mul(1000) };
+    end(at, &client.put_plane(&at.host, &at.plane, &at.name, &request)?)
+}
+
+/// Withdraws what a plane has.
+pub(super) fn withdraw(client: &Client, at: &At) -> Result<ExitCode, Failure> {
+    let wait_ms = at.wait_s.saturating_mul(1000);
+    end(at, &client.delete_plane(&at.host, &at.plane, &at.name, wait_ms)?)
+}
+
+fn read(file: &Path) -> Result<serde_json::Value, Failure> {
+    let shown = || file.display().to_string();
+    let about = std::fs::metadata(file).map_err(Failure::io(shown()))?;
+    if !about.is_file() || about.len() > FILE_BYTES_MAX {
+        return Err(Failure::Input(format!("{} is no file of at most {FILE_BYTES_MAX} bytes", shown())));
+    }
+    let text = std::fs::read_to_string(file).map_err(Failure::io(shown()))?;
+    // JSON is YAML too.
+    serde_saphyr::from_str(&text).map_err(|error| Failure::Input(format!("{}: {error}", shown())))
+}
+
+fn end(at: &At, response: &PlaneResponse) -> Result<ExitCode, Failure> {
+    let (exit, text) = match (response.in_force, &response.refusal, at.wait_s) {
+        (true, ..) => (Exit::Done, "it is in force".to_string()),
+        (false, Some(refusal), _) => (Exit::Failed, format!("refused: {refusal}")),
+        (false, None, 0) => (Exit::Done, "not waited for".to_string()),
+        (false, None, wait_s) => (
+            Exit::NotInForce,
+            format!("not in force within {wait_s} s; 'weir plane show {}' says more", at.host),
+        ),
+    };
+    let version = response.version;
+    output::print(at.output.output, response, || {
+        say!("plane {} '{}' of {}: ordered at v{version}: {text}", at.plane, at.name, at.host);
+    })?;
+    Ok(exit.into())
+}
+
+fn table(list: &PlaneList) {
+    let mut table = output::table(&["PLANE", "NAME", "VERSION", "IN FORCE", "WHAT"]);
+    for item in &list.items {
+        let state = match (item.in_force, &item.refusal) {
+            (true, _) => "yes".to_string(),
+            (false, Some(refusal)) => format!("no: {refusal}"),
+            (false, None) => "not yet".to_string(),
+        };
+        let version = format!("v{}", item.version);
+        table.add_row([&item.plane, &item.name, &version, &state, &item.description]);
+    }
+    say!("{table}");
+    for told in &list.reports {
+        say!("{} '{}' reports: {}", told.plane, told.name, told.report);
+    }
+}

@@ -1,0 +1,194 @@
+//! Planes: what is ordered of them, whether it is in force, and what they told. Here is the door: which planes there are and what their
+//! specifications may say is asked before anything is ordered.
+
+use super::{Controlled, WAIT_MAX_MS, api_error};
+use serde_json::Value;
+use std::collections::BTreeMap;
+use std::time::{Duration, Instant};
+use weir_api::planes::{PlaneList, PlaneReportView, PlaneResponse, PlaneView};
+use weir_api::{ApiError, Caller};
+use weir_apps::fabric::{self, Ordered};
+use weir_base::codec::decode;
+use weir_controller::core::scheduler::KeyStatus;
+use weir_model::event::SPEAKS_TABLE;
+use weir_model::plane::PlaneOrder;
+use weir_model::resource::FieldError;
+use weir_model::session::PLANES_SINCE;
+use weir_model::{Key, Label, Version};
+use weir_planes::{ALL, Kind, Problem, find, unknown};
+
+/// Between two looks at what became of an order.
+const LOOK: Duration = Duration::from_millis(100);
+/// Most keys of planes that one host has.
+const KEYS_MAX: usize = fabric::PLANES_MAX * weir_model::plane::ORDERS_MAX;
+
+fn refused(what: &str, given: &str, problem: Problem) -> ApiError {
+    ApiError::field(what, FieldError::new(problem.field, given, problem.allowed))
+}
+
+fn is_in_force(status: &KeyStatus) -> bool {
+    !status.deleted && status.acked == Some(status.desired)
+}
+
+impl Controlled {
+    /// Has the plane of an actuator have something, or no longer; tells what the plane's process says of it in time.
+    pub(super) async fn order_plane(
+        &self,
+        caller: Caller,
+        name: Label,
+        (plane, of): (Label, String),
+        spec: Option<Value>,
+        wait_ms: u32,
+    ) -> Result<PlaneResponse, ApiError> {
+        self.barrier().await?;
+        self.known(&name)?;
+        let what = format!("plane/{plane}/{of}");
+        let spec = match spec {
+            Some(spec) => {
+                let kind = find(ALL, plane.as_str());
+                let kind =
+                    kind.ok_or_else(|| refused(&what, plane.as_str(), unknown(ALL, plane.as_str())))?;
+                let bytes =
+                    serde_json::to_vec(&spec).map_err(|error| ApiError::invalid(error.to_string()))?;
+                (kind.check)(&of, &bytes).map_err(|problem| refused(&what, "", problem))?;
+                self.has_room(kind, &name, &of)?;
+                Some(bytes)
+            }
+            // What nobody knows any more can be withdrawn still.
+            None => None,
+        };
+        let is_put = spec.is_some();
+        let order = PlaneOrder { plane: plane.clone(), actuator: name.clone(), name: of.clone(), spec };
+        let ordered = self.handle.order(order, Some(caller.0)).await;
+        let version = ordered.map_err(|error| self.failed(error))?;
+        let until = Instant::now() + Duration::from_millis(u64::from(wait_ms.min(WAIT_MAX_MS)));
+        let key = Key::Plane { plane, name: of };
+        self.became(&name, &key, is_put, (version, until)).await
+    }
+
+    /// Whether a plane has room for one name more, where it is more.
+    fn has_room(&self, kind: &Kind, name: &Label, of: &str) -> Result<(), ApiError> {
+        let ordered = fabric::orders_of(&self.handle.published().store, name);
+        let mut of_plane = ordered.iter().filter(|(plane, ..)| plane.as_str() == kind.name);
+        if of_plane.clone().count() < kind.orders_max || of_plane.any(|(_, known, _)| known == of) {
+            return Ok(());
+        }
+        let (plane, most) = (kind.name, kind.orders_max);
+        Err(ApiError::conflict(format!(
+            "plane {plane} of {name} has {most} names already, which is the most"
+        )))
+    }
+
+    /// Waits until an order is in force, or is refused. What is ordered again as it is has the version that it had.
+    async fn became(
+        &self,
+        name: &Label,
+        key: &Key,
+        is_put: bool,
+        (version, until): (Version, Instant),
+    ) -> Result<PlaneResponse, ApiError> {
+        loop {
+            let statuses = self.statuses(name).await?;
+            let status = statuses.get(key);
+            let in_force = match is_put {
+                true => status.is_some_and(is_in_force),
+                false => status.is_none_or(|status| status.deleted && status.acked == Some(status.desired)),
+            };
+            let refusal = if in_force { None } else { self.refusal(name, key, status, is_put) };
+            let left = until.saturating_duration_since(Instant::now());
+            if in_force || refusal.is_some() || left.is_zero() {
+                return Ok(PlaneResponse { version: version.0, in_force, refusal });
+            }
+            tokio::time::sleep(left.min(LOOK)).await;
+        }
+    }
+
+    /// Why a key is not in force, as far as somebody said so.
+    fn refusal(&self, name: &Label, key: &Key, status: Option<&KeyStatus>, is_put: bool) -> Option<String> {
+        let Some(status) = status else {
+            let store = &self.handle.published().store;
+            let cell = store.get(SPEAKS_TABLE, name.as_str().as_bytes());
+            // Until a controller has heard it, nobody knows.
+            let spoken = cell.and_then(|cell| decode::<u32>(&cell.value).ok());
+            return spoken.filter(|spoken| is_put && *spoken < PLANES_SINCE).map(|_| {
+                format!("{name} has a release that does not know planes: it is told when that is upgraded")
+            });
+        };
+        let known = fabric::actuator(&self.handle.published().store, name)?;
+        let refused =
+            known.refusals.into_iter().find(|one| one.key == *key && one.version >= status.desired)?;
+        Some(refused.refusal.to_string())
+    }
+
+    /// How the keys of planes at an actuator are.
+    async fn statuses(&self, name: &Label) -> Result<BTreeMap<Key, KeyStatus>, ApiError> {
+        // They are behind all others.
+        let keys = self.handle.keys(name.clone(), Some(Key::Underlays), KEYS_MAX).await.map_err(api_error)?;
+        Ok(keys.into_iter().map(|one| (one.key.clone(), one)).collect())
+    }
+
+    fn plane_view(
+        &self,
+        name: &Label,
+        (plane, of): (Label, String),
+        ordered: Ordered,
+        statuses: &BTreeMap<Key, KeyStatus>,
+    ) -> PlaneView {
+        let key = Key::Plane { plane: plane.clone(), name: of.clone() };
+        let status = statuses.get(&key);
+        let in_force = status.is_some_and(is_in_force);
+        let refusal = if in_force { None } else { self.refusal(name, &key, status, true) };
+        let description = match find(ALL, plane.as_str()) {
+            Some(kind) => (kind.describe)(&of, &ordered.spec),
+            None => "of a plane that this release does not have".to_string(),
+        };
+        PlaneView {
+            plane: plane.to_string(),
+            name: of,
+            version: ordered.version.0,
+            spec: serde_json::from_slice(&ordered.spec).unwrap_or_default(),
+            description,
+            in_force,
+            refusal,
+        }
+    }
+
+    /// What the planes of an actuator are to have, and what they told.
+    pub(super) async fn list_planes(&self, name: Label) -> Result<PlaneList, ApiError> {
+        self.barrier().await?;
+        self.known(&name)?;
+        let statuses = self.statuses(&name).await?;
+        let store = self.handle.published().store.clone();
+        let ordered = fabric::orders_of(&store, &name).into_iter();
+        let items = ordered
+            .map(|(plane, of, ordered)| self.plane_view(&name, (plane, of), ordered, &statuses))
+            .collect();
+        let told = fabric::reports_of(&store, &name).into_iter();
+        let reports = told.map(|(plane, name, reported)| PlaneReportView {
+            plane: plane.to_string(),
+            name,
+            report: serde_json::from_slice(&reported.bytes).unwrap_or_default(),
+            told_ms: reported.told_ms,
+        });
+        Ok(PlaneList { items, reports: reports.collect() })
+    }
+
+    /// What a plane of an actuator is to have under a name.
+    pub(super) async fn show_plane(
+        &self,
+        name: Label,
+        plane: Label,
+        of: String,
+    ) -> Result<PlaneView, ApiError> {
+        self.barrier().await?;
+        self.known(&name)?;
+        let statuses = self.statuses(&name).await?;
+        let store = self.handle.published().store.clone();
+        match fabric::order_of(&store, &name, &plane, &of) {
+            Some(ordered) => Ok(self.plane_view(&name, (plane, of), ordered, &statuses)),
+            None => Err(ApiError::not_found(format!(
+                "nothing is ordered of plane {plane} of {name} under '{of}'"
+            ))),
+        }
+    }
+}
