@@ -189,9 +189,12 @@ fn network_config(
     config.dial_timeout = Duration::from_secs(5);
     // A member is known by its key, wherever its links come from.
     config.bypass_ip_check = true;
-    // Members of one machine share its address.
-    config.allowed_handshake_rate_per_ip = Quota::per_second(NZU32!(256));
-    config.allowed_handshake_rate_per_subnet = Quota::per_second(NZU32!(1024));
+    // Members of one machine share its address. Handshakes may take five seconds, and strangers hold theirs so long: those of one address, or of one
+    // subnet, must not take all places, also when they begin with a second's worth at once (80 + 5 * 80 < 512).
+    config.handshake_timeout = Duration::from_secs(5);
+    config.max_concurrent_handshakes = NZU32!(512);
+    config.allowed_handshake_rate_per_ip = Quota::per_second(NZU32!(64));
+    config.allowed_handshake_rate_per_subnet = Quota::per_second(NZU32!(80));
     Ok(config)
 }
 

@@ -5,6 +5,7 @@
 //! it has an outcome, over broken connections and changes of the leader.
 
 mod driver;
+mod pause;
 mod watch;
 
 use crate::Error;

@@ -449,3 +449,42 @@ fn a_proxy_is_used_where_it_is_named_and_said() {
     let ended = run(wrong.env("HTTPS_PROXY", "socks5://x"), "");
     assert!(text(&ended.stderr).contains("HTTPS_PROXY: a proxy by 'socks5'"), "{}", text(&ended.stderr));
 }
+
+/// What is done to a state directory for ever is asked about, and said beforehand.
+#[test]
+fn what_is_done_to_a_state_for_ever_is_asked_about_and_may_be_tried() {
+    let dir = tempfile::tempdir().unwrap();
+    let state = dir.path().to_str().unwrap();
+    std::fs::write(dir.path().join("domain"), "lab\n").unwrap();
+    ["group", "numbers"].iter().for_each(|folder| std::fs::create_dir(dir.path().join(folder)).unwrap());
+    let files = || {
+        let mut names: Vec<_> =
+            std::fs::read_dir(dir.path()).unwrap().map(|file| file.unwrap().file_name()).collect();
+        names.sort();
+        (names, std::fs::read_dir(dir.path().join("numbers")).unwrap().count())
+    };
+    let digest = "5f".repeat(32);
+    let commands: [(Vec<&str>, &str); 3] = [
+        (vec!["state", "accept", "--state", state], "is taken as it is"),
+        (vec!["state", "rejoin", "--state", state], "group is put aside"),
+        (
+            vec!["group", "set-aside", "--state", state, "--entry", "7", "--digest", &digest],
+            "entry 7 with digest 5f5f",
+        ),
+    ];
+    for (arguments, said) in commands {
+        let (before, weir) =
+            (files(), |more: &[&str]| run(Command::new(WEIR).args(&arguments).args(more), "yes\n"));
+        let asked = weir(&[]);
+        assert!(!asked.status.success() && text(&asked.stderr).contains("--yes"), "{arguments:?}: {asked:?}");
+        let tried = weir(&["--dry-run"]);
+        let words = text(&tried.stdout);
+        assert!(
+            tried.status.success() && words.contains("Would be done") && words.contains(said),
+            "{arguments:?}: {tried:?}"
+        );
+        assert_eq!(files(), before, "{arguments:?} did something before it was told to");
+        assert!(weir(&["--yes"]).status.success());
+        assert_ne!(files(), before, "{arguments:?}");
+    }
+}

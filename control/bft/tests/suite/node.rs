@@ -47,7 +47,7 @@ pub struct Place {
 }
 
 impl Place {
-    fn peer(&self, id: u32) -> SocketAddr {
+    pub fn peer(&self, id: u32) -> SocketAddr {
         SocketAddr::from(([127, 0, 0, 1], self.base_port + id as u16))
     }
 

@@ -13,6 +13,7 @@ use weir_bft::driver::link_founder;
 use weir_bft::{Settings, Timers};
 
 use super::node::{self, CONVICTED, Client, GROUP, HAS, OK, PUT, Place, TAKEN, WHERE, identity};
+use super::strangers::{EACH, Strangers};
 use super::traitor::{Betrayal, Kind, betray};
 
 const DIR: &str = "WEIR_BFT_NODE_DIR";
@@ -25,7 +26,7 @@ const REPLICAS: u32 = 4;
 
 /// Below the ephemeral range, so that no outgoing connection takes it, and apart for the groups of this process and of others.
 fn base_port(nth: u16) -> u16 {
-    14_000 + (std::process::id() % 30) as u16 * 200 + nth * 100
+    14_000 + (std::process::id() % 15) as u16 * 400 + nth * 100
 }
 
 struct Group {
@@ -70,6 +71,14 @@ impl Group {
     fn signal(&self, id: u32, name: &str) {
         let pid = self.children[id as usize - 1].as_ref().unwrap().id().to_string();
         assert!(Command::new("kill").args([name, &pid]).status().unwrap().success());
+    }
+}
+
+impl Group {
+    /// How many descriptors a replica has open.
+    fn descriptors(&self, id: u32) -> usize {
+        let pid = self.children[id as usize - 1].as_ref().unwrap().id();
+        std::fs::read_dir(format!("/proc/{pid}/fd")).unwrap().count()
     }
 }
 
@@ -272,4 +281,46 @@ fn wait_until_at_the_end(place: &Place, id: u32) {
         assert!(Instant::now() < until, "replica {id} does not catch up");
         thread::sleep(Duration::from_millis(50));
     }
+}
+
+/// Descriptors that a member has at most: handshakes under way (512), links, the service, and files.
+const DESCRIPTORS_MAX: usize = 512 + 150;
+
+/// Strangers come to two listeners of four, silent ones and such that say what is no handshake: members find each other all the same, and the
+/// descriptors are bounded.
+#[test]
+fn members_find_each_other_beside_strangers_and_descriptors_are_bounded() {
+    let (mut group, _dir) = Group::found(2);
+    let place = group.place.clone();
+    (1..=REPLICAS).for_each(|id| group.spawn(id));
+    let log = Arc::new(Log::default());
+    let writer = {
+        let (place, log) = (place.clone(), Arc::clone(&log));
+        thread::spawn(move || write(&place, &log, 1))
+    };
+    wait_for_acks(&log, 20);
+    let strangers = Strangers::begin(vec![place.peer(1), place.peer(2)]);
+    let until = Instant::now() + PATIENCE;
+    while strangers.opened() < 4 * EACH as u64 {
+        assert!(Instant::now() < until, "too few strangers come in");
+        thread::sleep(Duration::from_millis(50));
+    }
+    // One of the two comes back, and then it is needed for every quorum.
+    for (again, away) in [(1, 3), (2, 4)] {
+        group.kill(again);
+        wait_for_acks(&log, 20);
+        group.spawn(again);
+        group.kill(away);
+        wait_for_acks(&log, 20);
+        group.spawn(away);
+        wait_for_acks(&log, 20);
+        for id in 1..=REPLICAS {
+            let open = group.descriptors(id);
+            assert!(open <= DESCRIPTORS_MAX, "replica {id} has {open} descriptors open");
+        }
+    }
+    drop(strangers);
+    log.stop.store(true, Ordering::Release);
+    writer.join().unwrap();
+    check(&place, &log);
 }

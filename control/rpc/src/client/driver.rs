@@ -7,6 +7,7 @@
 //! - A request that may have been done under a client number which the store forgot is not sent again: it is uncertain.
 
 use super::ClientSettings;
+use super::pause::Pause;
 use crate::Error;
 use crate::convert::{answer, outcome, to_operation, to_query};
 use crate::proto::store_client::StoreClient;
@@ -25,9 +26,6 @@ use weir_store::{Answer, Operation, Outcome, Query, Refusal};
 
 /// A batch ends behind so many bytes.
 const BATCH_BYTES_MAX: usize = 1 << 20;
-/// Between two tries after a failure; doubled each time up to the most: a tenth of what a group takes to have another leader.
-const PAUSE_MIN: Duration = Duration::from_millis(3);
-const PAUSE_MAX: Duration = Duration::from_millis(30);
 
 /// What callers ask for.
 pub(super) enum Job {
@@ -86,7 +84,7 @@ pub(super) struct Driver {
     endpoint: usize,
     /// Said to lead.
     leader: Option<String>,
-    pause: Duration,
+    pause: Pause,
     trouble: String,
 }
 
@@ -112,7 +110,7 @@ impl Driver {
             next_number: 1,
             endpoint: 0,
             leader: None,
-            pause: PAUSE_MIN,
+            pause: Pause::new(),
             trouble: "no server was tried yet".into(),
         }
     }
@@ -151,8 +149,7 @@ impl Driver {
             self.unsent = self.pending.keys().copied().collect();
             self.unread = self.readings.keys().copied().collect();
             self.give_up();
-            tokio::time::sleep(self.pause).await;
-            self.pause = (self.pause * 2).min(PAUSE_MAX);
+            tokio::time::sleep(self.pause.next()).await;
             while let Ok(job) = self.jobs.try_recv() {
                 self.take(job);
                 if self.is_full() {
@@ -422,7 +419,7 @@ impl Driver {
             }
             _ => return Some(self.lost("the server answers another kind of batch")),
         }
-        self.pause = PAUSE_MIN;
+        self.pause.over();
         None
     }
 
@@ -456,8 +453,7 @@ impl Driver {
         match code {
             Code::NotLeader => return Some(Left::Try(Some(leader).filter(|leader| !leader.is_empty()))),
             Code::Overloaded => {
-                connection.quiet_until = Some(Instant::now() + self.pause);
-                self.pause = (self.pause * 2).min(PAUSE_MAX);
+                connection.quiet_until = Some(Instant::now() + self.pause.next());
                 match what {
                     What::Opening => {}
                     What::Submissions(numbers) => {

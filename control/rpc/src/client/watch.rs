@@ -1,6 +1,7 @@
 //! A watch that goes on where it was when its connection broke.
 
 use super::ClientSettings;
+use super::pause::Pause;
 use crate::Error;
 use crate::convert::change;
 use crate::proto::store_client::StoreClient;
@@ -8,13 +9,13 @@ use crate::proto::{self as p};
 use crate::server::MESSAGE_BYTES_MAX;
 use std::sync::Arc;
 use std::time::Duration;
+use tokio::time::Instant;
 use tonic::{Code, Request, Streaming};
 use weir_model::Version;
 use weir_store::Change;
 
-const PAUSE: Duration = Duration::from_millis(50);
-/// So often in a row, half a minute with [`PAUSE`], a watch asks servers that are not as far as it.
-const AHEAD_MAX: u32 = 600;
+/// So long a watch asks servers that are not as far as it.
+const AHEAD_MAX: Duration = Duration::from_secs(30);
 
 /// What a watch is about.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -33,8 +34,9 @@ pub struct Watch {
     from: Option<Version>,
     stream: Option<Streaming<p::WatchReply>>,
     endpoint: usize,
-    /// How often in a row a server was not as far as it.
-    ahead: u32,
+    /// Since when no server is as far as it.
+    ahead: Option<Instant>,
+    pause: Pause,
 }
 
 impl Watch {
@@ -43,7 +45,7 @@ impl Watch {
         from: Option<Version>,
         filters: Vec<WatchFilter>,
     ) -> Watch {
-        Watch { settings, filters, from, stream: None, endpoint: 0, ahead: 0 }
+        Watch { settings, filters, from, stream: None, endpoint: 0, ahead: None, pause: Pause::new() }
     }
 
     /// Where to resume from; `None` before the first answer of a watch from now on.
@@ -69,7 +71,8 @@ impl Watch {
             match reply {
                 Ok(Some(reply)) => {
                     self.from = Some(Version(reply.version));
-                    self.ahead = 0;
+                    self.ahead = None;
+                    self.pause.over();
                     return Ok(reply.changes.into_iter().map(change).collect());
                 }
                 Ok(None) => {}
@@ -77,7 +80,7 @@ impl Watch {
             }
             self.stream = None;
             self.endpoint = (self.endpoint + 1) % self.settings.endpoints.len();
-            tokio::time::sleep(PAUSE).await;
+            tokio::time::sleep(self.pause.next()).await;
         }
     }
 
@@ -106,7 +109,7 @@ impl Watch {
         };
         self.ended(&status)?;
         self.endpoint = (self.endpoint + 1) % self.settings.endpoints.len();
-        tokio::time::sleep(PAUSE).await;
+        tokio::time::sleep(self.pause.next()).await;
         Ok(None)
     }
 
@@ -114,12 +117,12 @@ impl Watch {
     fn ended(&mut self, status: &tonic::Status) -> Result<(), Error> {
         match status.code() {
             Code::OutOfRange => Err(Error::WatchTooOld(status.message().into())),
-            Code::FailedPrecondition if self.ahead >= AHEAD_MAX => {
+            Code::FailedPrecondition if self.ahead.is_some_and(|since| since.elapsed() > AHEAD_MAX) => {
                 Err(Error::WatchAhead(status.message().into()))
             }
             // A server that was behind, or has just begun, is as far in a moment.
             Code::FailedPrecondition => {
-                self.ahead += 1;
+                self.ahead.get_or_insert_with(Instant::now);
                 Ok(())
             }
             Code::PermissionDenied | Code::Unauthenticated | Code::InvalidArgument => {

@@ -114,9 +114,8 @@ pub(super) struct SetAside {
     /// SHA-256 of the entry, as the controller told it: no other one is set aside
     #[arg(long, value_name = "HEX")]
     digest: String,
-    /// Do it without a question
-    #[arg(long)]
-    yes: bool,
+    #[command(flatten)]
+    consent: Consent,
 }
 
 impl SetAside {
@@ -125,12 +124,12 @@ impl SetAside {
         let wrong =
             || Failure::Input("--digest: it should be 64 hex digits, as the controller told it".into());
         let digest = to_hex(&digest.ok_or_else(wrong)?);
-        if !self.yes {
-            let text = format!(
-                "nothing of entry {} will ever be done, at any controller of the domain: do the same on each, and say --yes",
-                self.entry
-            );
-            return Err(Failure::Input(text));
+        let what = format!(
+            "entry {} with digest {digest} is set aside: nothing of it will ever be done, at any controller of the domain; do the same on each.",
+            self.entry
+        );
+        if !self.consent.given(&what)? {
+            return Ok(ExitCode::SUCCESS);
         }
         let file = crate::roles::state::set_aside(&self.state, self.entry, &digest);
         let file = file.map_err(|error| Failure::Input(error.to_string()))?;

@@ -1,6 +1,7 @@
 //! `weir state`: whether the state directory of a controller, a host or a gateway is whole, and what to do where it is not.
 
 use super::Failure;
+use super::consent::Consent;
 use crate::roles::manifest;
 use crate::roles::state::StateError;
 use clap::{Args, Subcommand};
@@ -29,9 +30,8 @@ pub(super) struct Place {
 pub(super) struct Change {
     #[command(flatten)]
     place: Place,
-    /// Do it
-    #[arg(long)]
-    yes: bool,
+    #[command(flatten)]
+    consent: Consent,
 }
 
 /// Exit code where something is wrong.
@@ -39,10 +39,6 @@ const WRONG: u8 = 4;
 
 fn wrong(error: StateError) -> Failure {
     Failure::Input(error.to_string())
-}
-
-fn unsure(text: &str) -> Failure {
-    Failure::Input(format!("{text} Say --yes to do it."))
 }
 
 impl State {
@@ -57,16 +53,18 @@ impl State {
                 problems.iter().for_each(|problem| say!("{problem}"));
                 Ok(ExitCode::from(WRONG))
             }
-            State::Accept(Change { place: Place { state }, yes }) => {
+            State::Accept(Change { place: Place { state }, consent }) => {
+                manifest::may_accept(&state).map_err(wrong)?;
                 let problems = manifest::problems(&state, None);
                 let told = problems.as_ref().map_or_else(ToString::to_string, |all| all.join(", "));
-                if !yes {
-                    return Err(unsure(&format!(
-                        "{}: {}. What was lost is lost: a controller that gets new keys is another one for hosts and for the \
-                         other controllers, and one without its log begins again; a host without its keys joins anew, with a token.",
-                        state.display(),
-                        if told.is_empty() { "nothing is missing" } else { &told }
-                    )));
+                let what = format!(
+                    "{} is taken as it is: {}. What was lost is lost: a controller that gets new keys is another one for hosts and for the \
+                     other controllers, and one without its log begins again; a host without its keys joins anew, with a token.",
+                    state.display(),
+                    if told.is_empty() { "nothing is missing" } else { &told }
+                );
+                if !consent.given(&what)? {
+                    return Ok(ExitCode::SUCCESS);
                 }
                 let generation = manifest::accept(&state).map_err(wrong)?;
                 say!("{} is taken as it is (generation {generation}).", state.display());
@@ -78,13 +76,17 @@ impl State {
                     state.display()
                 )))
             }
-            State::Rejoin(Change { place: Place { state }, yes }) => {
-                if !yes {
-                    return Err(unsure(
-                        "It forgets how it voted. In a group with order: raft, first 'weir group remove' it at another controller; \
-                         then this; then start it with --join-group and 'weir group add' it. With order: bft, when all others are known \
-                         to be sound: this, then start it, and count it as one that may lie until it is not behind.",
-                    ));
+            State::Rejoin(Change { place: Place { state }, consent }) => {
+                let parts = manifest::of_member(&state);
+                let what = format!(
+                    "{} is put aside ({}): it forgets how it voted. In a group with order: raft, first 'weir group remove' it at another \
+                     controller; then this; then start it with --join-group and 'weir group add' it. With order: bft, when all others are \
+                     known to be sound: this, then start it, and count it as one that may lie until it is not behind.",
+                    if parts.is_empty() { "nothing".to_owned() } else { parts.join(", ") },
+                    state.display()
+                );
+                if !consent.given(&what)? {
+                    return Ok(ExitCode::SUCCESS);
                 }
                 let aside = manifest::rejoin(&state).map_err(wrong)?;
                 say!("Its place in the order is in {} now: start it with --join-group.", aside.display());

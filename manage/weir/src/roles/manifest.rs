@@ -157,6 +157,23 @@ pub fn will_hold(dir: &Path, name: &str, bytes: &[u8]) -> Result<(), StateError>
     manifest.write(dir).map_err(unusable)
 }
 
+/// Whether [`accept`] can take a directory: it is one of a controller, a host or a gateway.
+///
+/// # Errors
+/// [`StateError`].
+pub fn may_accept(dir: &Path) -> Result<(), StateError> {
+    if dir.join("domain").exists() || weir_agent::kept::is_host(dir) {
+        return Ok(());
+    }
+    let path = dir.join("domain");
+    Err(StateError::File { path, error: std::io::ErrorKind::NotFound.into() })
+}
+
+/// What is there of a member's place in the order: what [`rejoin`] puts aside.
+pub fn of_member(dir: &Path) -> Vec<&'static str> {
+    OF_MEMBER.into_iter().filter(|name| dir.join(name).exists()).collect()
+}
+
 /// Takes a directory as it is now; gives the generation of its new manifest.
 ///
 /// # Errors
