@@ -15,6 +15,7 @@ mod owners;
 mod played;
 mod policies;
 mod proxy;
+mod real;
 mod reorder;
 mod replicas;
 mod replicated;

@@ -5,7 +5,7 @@
 //! reached a client, and what is denied is as it was.
 
 use crate::careless::careless;
-use crate::played::{client, read_record, wall};
+use crate::played::{BOUND, client, read_record, wall};
 use std::fs::{self, File, FileTimes};
 use std::io::Write;
 use std::net::TcpStream;
@@ -47,10 +47,10 @@ impl Random {
 }
 
 /// Path, mode, time and content.
-type About = (PathBuf, u32, i64, Vec<u8>);
+pub type About = (PathBuf, u32, i64, Vec<u8>);
 
 /// Everything below a folder, with all that can change of it.
-fn tree(folder: &Path) -> Vec<About> {
+pub fn tree(folder: &Path) -> Vec<About> {
     let mut found = Vec::new();
     let mut folders = vec![folder.to_path_buf()];
     while let Some(path) = folders.pop() {
@@ -66,7 +66,7 @@ fn tree(folder: &Path) -> Vec<About> {
 }
 
 /// An export with marked files in and beside it; where it is.
-fn export(folder: &Path) -> PathBuf {
+pub fn export(folder: &Path) -> PathBuf {
     let export = folder.join("export");
     for name in ["export/pub", "export/open/inner", "export/secret/deep", "beside"] {
         fs::create_dir_all(folder.join(name)).unwrap();
@@ -155,9 +155,28 @@ struct Attack<'a> {
     names: Vec<Vec<u8>>,
     handles: Vec<Vec<u8>>,
     xid: u32,
+    /// How long a server may be silent.
+    patience: Duration,
+    /// Calls that it has left without an answer.
+    unanswered: Vec<Option<Op>>,
 }
 
-impl Attack<'_> {
+impl<'a> Attack<'a> {
+    fn new(wall: &'a FileWall, export: &Path, seed: u64, patience: Duration) -> Attack<'a> {
+        let (random, names) = (Random::new(seed), odd_names(export));
+        let stream = patient(wall, patience);
+        Attack {
+            wall,
+            stream,
+            random,
+            names,
+            handles: vec![Vec::new()],
+            xid: 0,
+            patience,
+            unanswered: Vec::new(),
+        }
+    }
+
     fn handle(&mut self) -> Vec<u8> {
         let mut handle = self.random.of(&self.handles).clone();
         match self.random.below(20) {
@@ -239,7 +258,8 @@ impl Attack<'_> {
     fn ask(&mut self, op: Option<Op>, call: &[u8]) -> Vec<u8> {
         let sent = self.stream.write_all(call).is_ok();
         let Some(reply) = sent.then(|| read_record(&mut self.stream)).flatten() else {
-            self.stream = client(self.wall);
+            self.stream = patient(self.wall, self.patience);
+            self.unanswered.push(op);
             return Vec::new();
         };
         let mut reader = Reader::whole(&reply);
@@ -266,8 +286,14 @@ impl Attack<'_> {
     }
 }
 
+fn patient(wall: &FileWall, patience: Duration) -> TcpStream {
+    let stream = client(wall);
+    stream.set_read_timeout(Some(patience)).unwrap();
+    stream
+}
+
 /// What must hold under some rules.
-struct Holds {
+pub struct Holds {
     /// Whether bytes that came to a client are looked at for marks, by what they answer.
     looks: fn(Option<Op>) -> bool,
     /// Whether the marks stand in what files hold and are called too, not in times alone.
@@ -277,7 +303,7 @@ struct Holds {
 }
 
 /// Nothing is seen and nothing is changed.
-const NOTHING: Holds = Holds { looks: |_| true, all_marked: true, same: |before, after| before == after };
+pub const NOTHING: Holds = Holds { looks: |_| true, all_marked: true, same: |before, after| before == after };
 
 fn run(seed: u64, policy: &str, holds: &Holds) {
     let folder = tempfile::tempdir().unwrap();
@@ -288,19 +314,33 @@ fn run(seed: u64, policy: &str, holds: &Holds) {
     let denied = [export.join("secret"), folder.path().join("beside")];
     let before = denied.each_ref().map(|path| tree(path));
     let (wall, _policies) = wall(careless(&export), Some(policy), Limits::default());
-    let mut attack = Attack {
-        wall: &wall,
-        stream: client(&wall),
-        random: Random::new(seed),
-        names: odd_names(&export),
-        handles: vec![Vec::new()],
-        xid: 0,
-    };
+    let (done, unanswered) = attacked(&wall, &export, (seed, CALLS), holds, BOUND);
+    // What is allowed was done: an oracle that sees nothing would hold too.
+    assert!(done > CALLS / 20, "{done} calls were carried out");
+    assert_eq!(unanswered.len(), 0, "{unanswered:?}");
+    for (path, before) in denied.iter().zip(&before) {
+        let after = tree(path);
+        assert!(
+            (holds.same)(before, &after),
+            "seed {seed}: what is denied was changed: {before:?} {after:?}"
+        );
+    }
+}
+
+/// Makes random calls and looks at what comes; how many were carried out, and which were not answered.
+pub fn attacked(
+    wall: &FileWall,
+    export: &Path,
+    (seed, calls): (u64, usize),
+    holds: &Holds,
+    patience: Duration,
+) -> (usize, Vec<Option<Op>>) {
+    let mut attack = Attack::new(wall, export, seed, patience);
     let mount = Record::call(1, program::MOUNT, 3, 1, &Caller { uid: 0, gid: 0, groups: &[] });
     attack.ask(None, &mount.opaque(b"/export").finish());
     assert!(attack.handles.len() > 1, "the export is there");
     let mut done = 0;
-    for number in 0..CALLS {
+    for number in 0..calls {
         let (op, call) = attack.call();
         let reply = attack.ask(op, &call);
         let shown = (holds.looks)(op) && reply.windows(MARK.len()).any(|bytes| bytes == MARK);
@@ -311,18 +351,11 @@ fn run(seed: u64, policy: &str, holds: &Holds) {
         );
         done += usize::from(reply.get(24..28) == Some(&[0; 4]));
     }
-    for (path, before) in denied.iter().zip(&before) {
-        let after = tree(path);
-        assert!(
-            (holds.same)(before, &after),
-            "seed {seed}: what is denied was changed: {before:?} {after:?}"
-        );
-    }
-    // What is allowed was done: an oracle that sees nothing would hold too.
-    assert!(done > CALLS / 20 && attack.handles.len() > 5, "{done} calls were carried out");
+    assert!(attack.handles.len() > 5, "it got about");
+    (done, attack.unanswered)
 }
 
-const RULES: &str = "kind: access\ndefault: allow\nrules:\n- {deny: [all], paths: [/secret]}\n";
+pub const RULES: &str = "kind: access\ndefault: allow\nrules:\n- {deny: [all], paths: [/secret]}\n";
 
 /// Takes the marks out of all but the times of files: a folder's own attributes stand in front of its listing.
 fn unmark(export: &Path) {

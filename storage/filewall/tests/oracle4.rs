@@ -14,10 +14,10 @@ use weir_filewall::wire::nfs4::results::{Results4, results};
 use weir_filewall::wire::xdr::{Reader, get_u32, put_opaque, put_u32};
 
 /// What no client may see: in files, in names, in times.
-const MARK: &[u8; 4] = b"MARK";
+pub const MARK: &[u8; 4] = b"MARK";
 const MARKED: u32 = u32::from_be_bytes(*MARK);
 const CALLS: usize = 1500;
-const KEY: &str = "kind: handles\nkey-file: key\n---\n";
+pub const KEY: &str = "kind: handles\nkey-file: key\n---\n";
 
 /// Seeds that are run; with `WEIR_SUITES=whole` many more.
 fn seeds() -> std::ops::RangeInclusive<u64> {
@@ -74,10 +74,10 @@ fn read_dir() -> Op {
     (Op4::ReadDir, [bytes(&[0, 0, 0, 0, 8192, 32_768]), bytes(&ALL)].concat())
 }
 
-/// OPEN of a name: access, and how it is made, if it is; `None` for the length leaves it as it is.
+/// OPEN of a name, of an owner of its own: access, and how it is made, if it is; `None` for the length leaves it as it is.
 fn open(seqid: u32, access: u32, how: Option<u32>, length: Option<u32>, (claim, rest): (u32, &[u8])) -> Op {
     let mut out = bytes(&[seqid, access, 0, 0, 5]);
-    put_opaque(&mut out, b"owner");
+    put_opaque(&mut out, format!("owner {seqid}").as_bytes());
     match how {
         None => put_u32(&mut out, 0),
         Some(how) => {
@@ -99,13 +99,15 @@ fn open(seqid: u32, access: u32, how: Option<u32>, length: Option<u32>, (claim, 
     (Op4::Open, out)
 }
 
-struct Attack<'a> {
+pub struct Attack<'a> {
     wall: &'a FileWall,
     stream: TcpStream,
     random: Random,
     names: Vec<Vec<u8>>,
     handles: Vec<Vec<u8>>,
     xid: u32,
+    /// Its number at the server.
+    client: [u8; 8],
 }
 
 /// What came back: the record, and its statuses by operation.
@@ -126,7 +128,23 @@ impl<'a> Attack<'a> {
             names: odd_names(Path::new("/export")),
             handles: guessed.chain([Vec::new()]).collect(),
             xid: 0,
+            client: [0; 8],
         }
+    }
+
+    /// One at a server that nobody plays: it has guessed no handle, and makes itself known.
+    pub fn known(wall: &'a FileWall, seed: u64) -> Attack<'a> {
+        let mut attack = Attack { handles: vec![Vec::new()], ..Attack::new(wall, seed) };
+        let nobody = [opaque(b"tcp"), opaque(b"0.0.0.0.0.0")].concat();
+        let names =
+            [&[0; 8][..], &opaque(format!("attack {seed}").as_bytes()), &bytes(&[0]), &nobody, &bytes(&[0])];
+        let back = attack.call(0, &[(Op4::SetClientId, names.concat())]);
+        assert_eq!(back.ops, [(Op4::SetClientId, 0)]);
+        let given = &back.reply[back.reply.len() - 16..];
+        attack.client = given[..8].try_into().unwrap();
+        let back = attack.call(0, &[(Op4::SetClientIdConfirm, given.to_vec())]);
+        assert_eq!(back.ops, [(Op4::SetClientIdConfirm, 0)]);
+        attack
     }
 
     fn handle(&mut self) -> Vec<u8> {
@@ -214,11 +232,38 @@ impl<'a> Attack<'a> {
                     _ => Vec::new(),
                 };
                 let (seqid, access) = (self.xid, 1 + self.random.below(3) as u32);
-                return open(seqid, access, how, length, (claim, &rest));
+                let (op, mut open) = open(seqid, access, how, length, (claim, &rest));
+                // Behind number, access and what is denied to others.
+                open[12..20].copy_from_slice(&self.client);
+                return (op, open);
             }
             _ => Vec::new(),
         };
         (op, arguments)
+    }
+
+    /// Makes random calls and looks at what comes; how many operations were carried out.
+    pub fn attacks(&mut self, (seed, calls): (u64, usize), marks: &[&[u8]]) -> usize {
+        let back = self.call(0, &[(Op4::PutRootFh, Vec::new()), lookup(b"export"), (Op4::GetFh, Vec::new())]);
+        assert_eq!(back.ops.last(), Some(&(Op4::GetFh, 0)), "the export is there");
+        let mut done = 0;
+        for number in 0..calls {
+            let mut ops = match self.random.below(3) {
+                0 => vec![(Op4::PutRootFh, Vec::new()), lookup(b"export")],
+                _ => vec![put_fh(&self.handle())],
+            };
+            ops.extend((0..1 + self.random.below(6)).map(|_| self.op()));
+            let uid = *self.random.of(&[0, 0, 1001, 1002, 65_534, u32::MAX]);
+            let back = self.call(uid, &ops);
+            for mark in marks {
+                assert!(
+                    !shows(&back.reply, mark),
+                    "seed {seed}, call {number}: {ops:?} shows what is denied"
+                );
+            }
+            done += back.ops.iter().filter(|(_, status)| *status == 0).count();
+        }
+        done
     }
 
     fn call(&mut self, uid: u32, ops: &[Op]) -> Back {
@@ -286,28 +331,13 @@ fn run(seed: u64, policy: &str, marks: &[&[u8]], (times_only, same): (bool, Same
     let policy = policy.replace("key-file: key", &format!("key-file: {}", key.display()));
     let (wall, _folder) = wall(address, Some(&policy), Limits::default());
     let mut attack = Attack::new(&wall, seed);
-    let back = attack.call(0, &[(Op4::PutRootFh, Vec::new()), lookup(b"export"), (Op4::GetFh, Vec::new())]);
-    assert_eq!(back.ops.last(), Some(&(Op4::GetFh, 0)), "the export is there");
-    let mut done = 0;
-    for number in 0..CALLS {
-        let mut ops = match attack.random.below(3) {
-            0 => vec![(Op4::PutRootFh, Vec::new()), lookup(b"export")],
-            _ => vec![put_fh(&attack.handle())],
-        };
-        ops.extend((0..1 + attack.random.below(6)).map(|_| attack.op()));
-        let uid = *attack.random.of(&[0, 0, 1001, 1002, 65_534, u32::MAX]);
-        let back = attack.call(uid, &ops);
-        for mark in marks {
-            assert!(!shows(&back.reply, mark), "seed {seed}, call {number}: {ops:?} shows what is denied");
-        }
-        done += back.ops.iter().filter(|(_, status)| *status == 0).count();
-    }
+    let done = attack.attacks((seed, CALLS), marks);
     let after = denied(&tree);
     assert!(same(&before, &after), "seed {seed}: what is denied was changed: {before:?} {after:?}");
     assert!(done > CALLS / 2 && tree.lock().unwrap().done > CALLS / 2, "{done} operations were carried out");
 }
 
-fn rules(deny: &str) -> String {
+pub fn rules(deny: &str) -> String {
     format!("kind: access\ndefault: allow\nrules:\n- {{deny: [{deny}], paths: [/secret]}}\n")
 }
 

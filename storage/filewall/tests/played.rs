@@ -71,6 +71,14 @@ pub fn wall(server: SocketAddr, policy: Option<&str>, limits: Limits) -> (FileWa
     (FileWall::start(config).unwrap(), folder)
 }
 
+/// A FileWall in front of a server that nobody plays.
+pub fn wall_before(server: Server, policy: &str) -> (FileWall, tempfile::TempDir) {
+    let folder = tempfile::tempdir().unwrap();
+    std::fs::write(folder.path().join("p.yaml"), policy).unwrap();
+    let own = config(SocketAddr::from(([127, 0, 0, 1], 0)), Some(folder.path()), Limits::default());
+    (FileWall::start(Config { server, ..own }).unwrap(), folder)
+}
+
 /// A FileWall with a context, perhaps one that another has left behind.
 pub fn wall_with_context(server: SocketAddr, policy: &Path, context: &Path) -> FileWall {
     let plan = Plan { context: Some(context.to_path_buf()), ..Plan::default() };
