@@ -248,6 +248,11 @@ impl<'c> Call<'c> {
         let behind = usize::try_from(cookie).unwrap_or(usize::MAX);
         let mut made = Made::ok().after(self.after(&folder).as_ref()).u64(0);
         let (count, plus) = (names.len(), self.op == Op::Readdirplus);
+        if let (true, Some(above)) = (plus && cookie == 0, folder.parent()) {
+            // Also above the export.
+            made = made.u32(1).u64(99).opaque(b"..").u64(0);
+            made = made.after(self.after(above).as_ref()).u32(1).opaque(&self.handle(above));
+        }
         for (number, path) in names.iter().enumerate().skip(behind).take(ENTRIES_MAX) {
             let Some(own) = self.after(path) else { continue };
             let name = path.file_name().unwrap_or_default().as_bytes();

@@ -68,6 +68,36 @@ fn a_running_wall_keeps_its_policies_when_their_file_is_emptied_cut_or_moved_awa
     assert_eq!(counter(&wall, "policy_kinds_lost_total"), 0);
 }
 
+/// Whoever carries orders out changes his files while the machine's owner changes one of his own.
+#[test]
+fn an_owners_file_that_changes_with_an_order_is_in_force_too() {
+    let (address, _connections) = server();
+    let (wall, folder) = wall(address, Some("kind: statistics\n"), Limits::default());
+    let at = |name: &str| folder.path().join(name);
+    let own = "kind: read-only\n";
+    // Before the order's files are read, between that and its end, and each time somebody else's file is left as it is.
+    for before in [true, false] {
+        let ordered = at("ordered.yaml");
+        wall.change_policies(
+            |file| file == ordered,
+            || {
+                if before {
+                    std::fs::write(at("own.yaml"), own).unwrap();
+                }
+                std::fs::write(&ordered, "kind: statistics\nname: ordered\n").unwrap();
+                wall.reload().unwrap();
+                if !before {
+                    std::fs::write(at("own.yaml"), own).unwrap();
+                }
+            },
+        );
+        let denies = || wall.status().policies.iter().any(|row| row.kind == "read-only");
+        until("the owner's file", denies);
+        std::fs::remove_file(at("own.yaml")).unwrap();
+        until("that it is gone", || wall.status().policies.iter().all(|row| row.kind != "read-only"));
+    }
+}
+
 #[test]
 fn each_kind_that_protects_is_missed_when_it_is_gone() {
     let (address, _connections) = server();

@@ -13,6 +13,8 @@
 //!   a switch, an agent and controllers.
 //! - What became of an order is said when it is in force, or refused for good, and not before.
 //! - A withdrawn order changes nothing: what is in force stays.
+//! - The machine's owner has files of his own in the folder. They are in force as without orders when they change, and one that is being
+//!   written holds an order up for [`TRIES`] tries before it is refused.
 //! - An order neither replaces nor removes a file that no order has put there, and one without policies is refused: what lets everything
 //!   through says so (`kind: none`).
 
@@ -40,6 +42,9 @@ const KEPT_FILE: &str = ".ordered.json";
 const NEXT_FILE: &str = ".ordered.next.json";
 /// What is said of an order that is in force.
 const IN_FORCE: &str = "it is in force";
+/// How often an order is tried while a file of the machine's owner cannot be read, and how long after another: it is being written.
+const TRIES: u32 = 4;
+const BETWEEN: Duration = Duration::from_millis(500);
 /// Between two tries to reach the switch.
 const RETRY: Duration = Duration::from_millis(500);
 
@@ -137,7 +142,7 @@ impl Orders {
                     // What was refused is not tried again; a later order has a later version.
                     if set.version.0 > seen {
                         seen = set.version.0;
-                        match self.take(set, || wall.reload()) {
+                        match self.take_into(&wall, set) {
                             Ok(()) => {
                                 wall.ordered(seen);
                                 teller.say(seen, Ok(IN_FORCE));
@@ -202,8 +207,19 @@ impl Orders {
         }
     }
 
+    /// Puts policies in force in a FileWall that serves, which reads no files by itself meanwhile; see [`Orders::take`].
+    fn take_into(&self, wall: &FileWall, set: &PolicySet) -> Result<(), String> {
+        // A file that is there already is not the order's, which will be refused.
+        let (before, mut theirs) = (self.ordered(), self.ordered_by(set));
+        theirs.retain(|file| before.contains(file) || file.symlink_metadata().is_err());
+        wall.change_policies(
+            |file| theirs.iter().any(|own| own == file),
+            || self.take(set, || wall.reload()),
+        )
+    }
+
     /// Puts policies into the folder and has them loaded; if they are wrong, those before are there again.
-    fn take(&self, set: &PolicySet, load: impl FnOnce() -> weir_filewall::Result<()>) -> Result<(), String> {
+    fn take(&self, set: &PolicySet, load: impl Fn() -> weir_filewall::Result<()>) -> Result<(), String> {
         if let Some(problem) = files_problem(&set.files) {
             return Err(problem.to_string());
         }
@@ -225,7 +241,7 @@ impl Orders {
             .keep(NEXT_FILE, &next)
             .and_then(|()| self.put(&set.files, &before))
             .map_err(text)
-            .and_then(|()| load().map_err(|error| error.to_string()));
+            .and_then(|()| self.load(set, load).map_err(|error| error.to_string()));
         match done {
             Ok(()) => {
                 tracing::info!(version = %set.version, files = set.files.len(), "ordered policies are in force");
@@ -236,6 +252,40 @@ impl Orders {
                 Err(reason)
             }
         }
+    }
+
+    /// Has the policies loaded. What is wrong with a file of the machine's owner is not the order's fault, and may be over at once.
+    fn load(
+        &self,
+        set: &PolicySet,
+        load: impl Fn() -> weir_filewall::Result<()>,
+    ) -> weir_filewall::Result<()> {
+        let theirs = self.ordered_by(set);
+        for _ in 1..TRIES {
+            match load() {
+                Err(weir_filewall::Error::Policy { path, .. })
+                    if path != self.folder && !theirs.contains(&path) =>
+                {
+                    tracing::warn!(file = %path.display(), "an order waits for a file that is none of its own");
+                    std::thread::sleep(BETWEEN);
+                }
+                other => return other,
+            }
+        }
+        load()
+    }
+
+    /// The files that orders have put into the folder.
+    fn ordered(&self) -> Vec<PathBuf> {
+        let kept = self.read(KEPT_FILE).ok().flatten().map(|kept| kept.files).unwrap_or_default();
+        kept.iter().map(|file| self.folder.join(&file.name)).collect()
+    }
+
+    /// Those and the ones of an order.
+    fn ordered_by(&self, set: &PolicySet) -> Vec<PathBuf> {
+        let mut theirs = self.ordered();
+        theirs.extend(set.files.iter().map(|file| self.folder.join(&file.name)));
+        theirs
     }
 
     fn read(&self, name: &str) -> Result<Option<Kept>, Failure> {

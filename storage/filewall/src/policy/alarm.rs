@@ -4,7 +4,7 @@
 //! What such programs do to each file: read it, overwrite it (or a new file) with bytes that look random, and give it a
 //! name with a suffix added, or let the original go. So three kinds of events are noted for a user on a machine:
 //!
-//! - a file that he has read and in whose first [`HEAD_BYTES`] he writes noise;
+//! - a file that he has read and into which he writes noise, wherever;
 //! - a name that gets a suffix (`report.txt` to `report.txt.locked`);
 //! - noise in another file, together with an original that goes: each pair counts once. An original goes when it is removed, when its
 //!   length is set to 0, and when another file is given its name (over NFSv3, where the server is asked whether there was one).
@@ -38,8 +38,6 @@ pub const WATCHED_MAX: usize = 8192;
 pub const FILES_MAX: usize = 4096;
 /// Bytes of a WRITE that are looked at.
 const SAMPLE_BYTES: usize = 1024;
-/// Where noise is looked for in a file.
-const HEAD_BYTES: u64 = 1 << 20;
 /// Files of a machine for each one of a user, where it is not said.
 const MACHINE_FACTOR: usize = 4;
 /// Fewer bytes say nothing.
@@ -225,9 +223,7 @@ impl Alarm {
     fn event(&self, call: &Call<'_>, noisy: bool) -> Result<Event, Box<Probe>> {
         let sized = call.arguments.set.size;
         Ok(match call.op() {
-            Op::Write if call.arguments.offset < HEAD_BYTES && is_noise(call.payload(SAMPLE_BYTES)) => {
-                Event::Noise
-            }
+            Op::Write if is_noise(call.payload(SAMPLE_BYTES)) => Event::Noise,
             Op::Remove => Event::Gone,
             Op::Setattr if sized == Some(0) => Event::Gone,
             Op::Create if sized == Some(0) && call.arguments.unchecked => Event::Gone,

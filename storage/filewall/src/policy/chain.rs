@@ -271,13 +271,21 @@ impl Chain {
         self.show(asked, reply, handled, latency_us);
     }
 
-    /// Takes out of a listing what its caller may not see of the entries.
+    /// Takes out of a listing what its caller may not see of the entries, and what is above the root of the export.
     fn hide(&self, asked: &Asked, reply: &mut Reply<'_>) {
         if asked.op != Op::Readdirplus || reply.results.entries.is_empty() {
             return;
         }
+        let known = self.places.get(asked.handle.as_bytes());
+        if known == Some(ROOT) {
+            for number in 0..reply.results.entries.len() {
+                if reply.entry_name(number) == b".." {
+                    reply.hide_entry(number);
+                }
+            }
+        }
         let trivial = self.zones.trivial().then_some(ROOT);
-        let Some(folder) = trivial.or_else(|| self.places.get(asked.handle.as_bytes())) else { return };
+        let Some(folder) = trivial.or(known) else { return };
         let mut seen = Hidden::new(self, &asked.caller);
         for number in 0..reply.results.entries.len() {
             if seen.is(self.entry_place(folder, reply.entry_name(number))) {

@@ -48,7 +48,7 @@ use door::{Admitted, Door, Ticket};
 use mounter::Job;
 use retransmit::Retransmits;
 use std::net::{IpAddr, SocketAddr, TcpListener, UdpSocket};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::mpsc::{SyncSender, sync_channel};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -133,6 +133,8 @@ pub struct Shared {
     listen: IpAddr,
     policy: Option<PathBuf>,
     policy_error: Mutex<Option<String>>,
+    /// The files of policies as they were when they were read last.
+    policy_files: Mutex<reload::Fingerprint>,
     policy_order: AtomicU64,
     inboxes: Vec<Inbox>,
     /// Who has a session.
@@ -274,6 +276,7 @@ impl FileWall {
             retransmits = Retransmits::open(&folder.join("once")).map_err(opened("once"))?;
             mounts = Some(Journal::open(&folder.join("mounts")).map_err(opened("mounts"))?);
         }
+        let policy_files = config.policy.as_deref().map(reload::fingerprint).unwrap_or_default();
         let mut chain = match &config.policy {
             Some(path) => policy::load(path, None)?,
             None => Chain::new(Vec::new(), Default::default(), Default::default(), None),
@@ -346,6 +349,7 @@ impl FileWall {
             listen: config.listen,
             policy: config.policy,
             policy_error: Mutex::default(),
+            policy_files: Mutex::new(policy_files),
             policy_order: AtomicU64::new(0),
             inboxes,
             door: Door::new(config.limits.sessions, config.limits.sessions_per_client),
@@ -390,6 +394,12 @@ impl FileWall {
     /// [`Error::Policy`] or [`Error::Io`].
     pub fn reload(&self) -> Result<()> {
         reload::reload(&self.shared)
+    }
+
+    /// Changes files of policies that belong together and are `theirs`, and puts them in force by [`FileWall::reload`], while FileWall reads none by
+    /// itself. Other files in the folder are somebody else's: what happens to them meanwhile is put in force afterwards.
+    pub fn change_policies<T>(&self, theirs: impl Fn(&Path) -> bool, work: impl FnOnce() -> T) -> T {
+        reload::change(&self.shared, theirs, work)
     }
 
     /// Notes the version of the order that the policies in force come from, to be shown.

@@ -3,6 +3,10 @@
 //! The files are looked at twice a second. When they have changed and then stayed the same for one look (for two seconds where one is gone), they are loaded; the
 //! new chain takes the place of the old one for the calls that come then, and calls in flight keep theirs. Files that are wrong are
 //! refused as a whole: the error is logged and shown, and the chain stays.
+//!
+//! Invariants
+//! - What was read is what is compared with from then on: a file that changes while others are read, or before the first look, is a change.
+//! - While somebody changes several files that belong together ([`change`]), nobody else reads them.
 
 use super::Shared;
 use crate::error::{Error, Result};
@@ -75,9 +79,29 @@ fn lost_kinds(before: &policy::Chain, after: &policy::Chain) -> Vec<&'static str
 }
 
 /// What a change of the files changes.
-type Fingerprint = Vec<(PathBuf, u64, i64, i64, u64)>;
+pub(super) type Fingerprint = Vec<(PathBuf, u64, i64, i64, u64)>;
 
-fn fingerprint(path: &Path) -> Fingerprint {
+/// Lets somebody change files that are `theirs`, and put them in force, while nobody else reads any. What others do to their own files
+/// meanwhile is seen as a change afterwards, whether it was read or not.
+pub(super) fn change<T>(shared: &Shared, theirs: impl Fn(&Path) -> bool, work: impl FnOnce() -> T) -> T {
+    let Some(path) = &shared.policy else { return work() };
+    let mut seen = shared.policy_files.lock().unwrap_or_else(PoisonError::into_inner);
+    seen.retain(|file| !theirs(&file.0));
+    let others = |files: &Fingerprint| -> Fingerprint {
+        files.iter().filter(|file| !theirs(&file.0)).cloned().collect()
+    };
+    let before = others(&fingerprint(path));
+    let done = work();
+    let after = fingerprint(path);
+    // What is in force may be of a file as it was for a moment: all is read again.
+    let moved = before != *seen || others(&after) != *seen;
+    seen.extend(after.into_iter().filter(|file| theirs(&file.0)));
+    seen.extend(moved.then(|| (PathBuf::new(), 0, 0, 0, 0)));
+    seen.sort();
+    done
+}
+
+pub(super) fn fingerprint(path: &Path) -> Fingerprint {
     let files: Vec<PathBuf> = if path.is_dir() {
         std::fs::read_dir(path).into_iter().flatten().flatten().map(|entry| entry.path()).collect()
     } else {
@@ -99,9 +123,7 @@ fn fingerprint(path: &Path) -> Fingerprint {
 /// Looks at the files until the process stops.
 pub(super) fn watch(shared: &Shared) {
     let Some(path) = &shared.policy else { return };
-    let mut loaded = fingerprint(path);
-    let mut seen = loaded.clone();
-    let mut looks = 0;
+    let (mut seen, mut looks) = (Fingerprint::new(), 0);
     while !shared.stop.load(Ordering::Relaxed) {
         for _ in 0..LOOK_EVERY.as_millis() / STEP.as_millis() {
             std::thread::sleep(STEP);
@@ -109,12 +131,13 @@ pub(super) fn watch(shared: &Shared) {
                 return;
             }
         }
+        let mut loaded = shared.policy_files.lock().unwrap_or_else(PoisonError::into_inner);
         let now = fingerprint(path);
         looks = if now == seen { looks + 1 } else { 0 };
         // A file that is gone may have been moved away for a moment.
         let gone = loaded.iter().any(|file| !now.iter().any(|other| other.0 == file.0));
-        if looks >= if gone { LOOKS_GONE } else { LOOKS } && now != loaded {
-            loaded = now.clone();
+        if looks >= if gone { LOOKS_GONE } else { LOOKS } && now != *loaded {
+            loaded.clone_from(&now);
             // What is wrong was logged, and is shown.
             let _ = reload(shared);
         }

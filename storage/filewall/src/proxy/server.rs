@@ -217,6 +217,11 @@ impl Deadline {
         if left.is_zero() { Err(std::io::ErrorKind::TimedOut.into()) } else { Ok(left) }
     }
 
+    /// True if there is no time left.
+    pub(crate) fn is_over(self) -> bool {
+        self.left().is_err()
+    }
+
     /// Writes all bytes.
     pub(crate) fn write(self, stream: &mut TcpStream, mut bytes: &[u8]) -> std::io::Result<()> {
         while !bytes.is_empty() {

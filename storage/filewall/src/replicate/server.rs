@@ -172,9 +172,10 @@ impl Member {
         let mut record = record.to_vec();
         let xid = random();
         set_u32(&mut record, 4, xid);
+        let deadline = Deadline::after(self.timeout);
         loop {
             let (mut stream, used) = self.connection()?;
-            match exchange(&mut stream, &record, xid, self.timeout) {
+            match exchange(&mut stream, &record, xid, deadline) {
                 Ok(reply) => {
                     let mut idle = self.idle.lock().unwrap_or_else(PoisonError::into_inner);
                     if idle.len() < IDLE_MAX {
@@ -183,8 +184,8 @@ impl Member {
                     drop(idle);
                     return understood(op, reply);
                 }
-                // A connection that was kept may have been closed since; what only looks may be asked once more.
-                Err(_) if used && !op.changes() => {}
+                // A connection that was kept may have been closed since; what only looks may be asked once more, within its time.
+                Err(_) if used && !op.changes() && !deadline.is_over() => {}
                 Err(error) => {
                     // What it has read of this connection it may carry out yet, what it has not, no more.
                     drop(stream);
@@ -209,8 +210,7 @@ impl Member {
     }
 }
 
-fn exchange(stream: &mut TcpStream, call: &[u8], xid: u32, timeout: Duration) -> Result<Vec<u8>> {
-    let deadline = Deadline::after(timeout);
+fn exchange(stream: &mut TcpStream, call: &[u8], xid: u32, deadline: Deadline) -> Result<Vec<u8>> {
     deadline.write(stream, call)?;
     let mut record = Vec::new();
     loop {
@@ -246,3 +246,6 @@ fn understood(op: Op, record: Vec<u8>) -> Result<Answer> {
         .map_err(|wrong| invalid(wrong.to_string()))?;
     Ok(Answer { record, results: found })
 }
+
+#[cfg(test)]
+mod tests;

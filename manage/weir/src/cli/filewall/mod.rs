@@ -165,8 +165,8 @@ impl Serve {
             udp: !self.no_udp,
             workers: self.workers.unwrap_or(cores),
             policy: self.policy.clone(),
-            // Ordered policies are put in force as a whole, not file by file.
-            watch: self.orders_from.is_none() && self.host_config.is_none(),
+            // With orders, too: beside theirs there are files of the machine's owner.
+            watch: true,
             limits: Limits {
                 sessions: self.sessions,
                 sessions_per_client: self.sessions_per_client,
@@ -304,7 +304,8 @@ async fn serve_status(wall: Arc<FileWall>, address: SocketAddr) -> Result<(), Fa
                 _ = terminate.recv() => break,
                 _ = tokio::signal::ctrl_c() => break,
                 // What is wrong with the files is logged, and is part of the status.
-                _ = hangup.recv() => drop(wall.reload()),
+                // Not in the midst of an order.
+                _ = hangup.recv() => drop(wall.change_policies(|_| false, || wall.reload())),
             }
         }
     };

@@ -72,10 +72,10 @@ impl Actuator for Wall {
         let kept = self.orders.read(KEPT_FILE).map_err(|failure| failure.to_string())?;
         let set = PolicySet { version, files: spec.files.clone() };
         if kept.is_none_or(|kept| kept.version != version.0 || kept.files != set.files) {
-            self.orders.take(&set, || match &self.serves {
-                Some(wall) => wall.reload(),
-                None => policy::load(&self.orders.folder, None).map(drop),
-            })?;
+            match &self.serves {
+                Some(wall) => self.orders.take_into(wall, &set)?,
+                None => self.orders.take(&set, || policy::load(&self.orders.folder, None).map(drop))?,
+            }
         }
         self.version = version.0;
         if let Some(wall) = &self.serves {

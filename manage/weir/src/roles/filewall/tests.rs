@@ -92,3 +92,33 @@ fn an_order_neither_opens_everything_nor_touches_what_is_the_owners() {
     }
     take(6, &[("b.yaml", "kind: none\n")]).unwrap();
 }
+
+#[test]
+fn an_order_waits_for_an_owners_file_that_is_being_written() {
+    let folder = tempfile::tempdir().unwrap();
+    let orders = orders(folder.path());
+    std::fs::create_dir(&orders.folder).unwrap();
+    let own = orders.folder.join("own.yaml");
+    let tries = std::cell::Cell::new(0);
+    let load = |done_at: u32| {
+        let (tries, own, folder) = (&tries, &own, &orders.folder);
+        move || {
+            tries.set(tries.get() + 1);
+            // Its writer has emptied it, and is done later, or never.
+            let text = if tries.get() >= done_at { "kind: read-only\n" } else { "" };
+            std::fs::write(own, text).unwrap();
+            policy::load(folder, None).map(drop)
+        }
+    };
+    orders.take(&set(1, &[("a.yaml", "kind: statistics")]), load(3)).unwrap();
+    assert_eq!((tries.replace(0), names(&orders)), (3, vec!["a.yaml".to_string(), "own.yaml".to_string()]));
+    let refused = orders.take(&set(2, &[("b.yaml", "kind: statistics")]), load(u32::MAX)).unwrap_err();
+    assert!(refused.contains("own.yaml"), "{refused}");
+    assert_eq!(
+        (tries.replace(0), names(&orders)),
+        (TRIES, vec!["a.yaml".to_string(), "own.yaml".to_string()])
+    );
+    // Its own fault is said at once.
+    assert!(orders.take(&set(3, &[("b.yaml", "kind: nonsense")]), load(0)).is_err());
+    assert_eq!(tries.get(), 1);
+}

@@ -102,18 +102,20 @@ fn renamed(chain: &Chain, uid: u32, there: bool) -> bool {
 
 #[test]
 fn other_ways_of_encrypting_are_seen_too() {
-    // Not from the first byte on.
-    let behind = chain(POLICY);
-    let mut last = None;
-    for file in 0..5 {
-        answer(&behind, &read(1, file));
-        let data = noise(4096);
-        let record = |record: crate::wire::build::Record| {
-            record.opaque(&file.to_be_bytes()).u64(1).u32(4096).u32(0).opaque(&data)
-        };
-        last = answer(&behind, &made(1, Op::Write, record));
+    // Not from the first byte on, and far behind it.
+    for offset in [1, 8 << 20] {
+        let behind = chain(POLICY);
+        let mut last = None;
+        for file in 0..5 {
+            answer(&behind, &read(1, file));
+            let data = noise(4096);
+            let record = |record: crate::wire::build::Record| {
+                record.opaque(&file.to_be_bytes()).u64(offset).u32(4096).u32(0).opaque(&data)
+            };
+            last = answer(&behind, &made(1, Op::Write, record));
+        }
+        assert_eq!(last, Some(Status::Acces), "{offset}");
     }
-    assert_eq!(last, Some(Status::Acces));
     // A new file takes the place of the original.
     let over = chain(POLICY);
     let denied = (0..5).map(|file| {
