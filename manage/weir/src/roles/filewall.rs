@@ -212,10 +212,7 @@ impl Orders {
         // A file that is there already is not the order's, which will be refused.
         let (before, mut theirs) = (self.ordered(), self.ordered_by(set));
         theirs.retain(|file| before.contains(file) || file.symlink_metadata().is_err());
-        wall.change_policies(
-            |file| theirs.iter().any(|own| own == file),
-            || self.take(set, || wall.reload()),
-        )
+        wall.change_policies(|file| theirs.iter().any(|own| own == file), || self.take(set, || wall.reload()))
     }
 
     /// Puts policies into the folder and has them loaded; if they are wrong, those before are there again.

@@ -49,7 +49,6 @@ impl Top {
             before = Some(status);
         }
     }
-
 }
 
 fn fetch(address: SocketAddr) -> Result<Status, Failure> {
@@ -256,6 +255,9 @@ mod tests {
         })));
         let said = ill.problems.join("\n");
         assert!(said.contains("not in force: p.yaml: nonsense"), "{said}");
-        assert!(said.contains("b:2049 is behind: it left a change unanswered") && !said.contains("a:2049"), "{said}");
+        assert!(
+            said.contains("b:2049 is behind: it left a change unanswered") && !said.contains("a:2049"),
+            "{said}"
+        );
     }
 }

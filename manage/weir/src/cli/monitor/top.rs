@@ -78,12 +78,7 @@ impl Brief {
     pub fn run(self) -> Result<ExitCode, Failure> {
         let brief = briefly(&ask::fetch(self.status, "status")?);
         print(self.output, &brief, || {
-            say!(
-                "{} policies in force, kernel by {}, {} alarms",
-                brief.policies,
-                brief.kernel,
-                brief.alarms
-            );
+            say!("{} policies in force, kernel by {}, {} alarms", brief.policies, brief.kernel, brief.alarms);
             brief.problems.iter().for_each(|problem| say!("PROBLEM: {problem}"));
         })?;
         Ok(if brief.problems.is_empty() { Exit::Done } else { Exit::No }.into())
