@@ -9,7 +9,7 @@ use std::path::PathBuf;
 use std::sync::mpsc::{Receiver, Sender, SyncSender, channel, sync_channel};
 use std::sync::{Arc, Mutex};
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use bytes::Bytes;
 use weir_base::world::{RealClock, RealDisk};
@@ -28,6 +28,9 @@ pub const TAKEN: u8 = 4;
 
 /// The members that votes convict, as bits.
 pub const CONVICTED: u8 = 5;
+
+/// What the wall clock says, in seconds since 1970.
+pub const CLOCK: u8 = 6;
 
 pub const OK: u8 = 0;
 pub const REFUSED: u8 = 1;
@@ -211,6 +214,7 @@ fn serve(
                 let core = engine.counters().core;
                 tell(OK, (core.states << 32) + core.ranges);
             }
+            CLOCK => tell(OK, SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_secs()),
             CONVICTED => {
                 let evidence = engine.evidence();
                 let convicted = evidence.iter().filter_map(|one| one.convicts());

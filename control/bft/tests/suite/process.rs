@@ -6,13 +6,13 @@ use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::thread;
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use commonware_runtime::{Runner as _, Supervisor as _, tokio};
 use weir_bft::driver::link_founder;
 use weir_bft::{Settings, Timers};
 
-use super::node::{self, CONVICTED, Client, GROUP, HAS, OK, PUT, Place, TAKEN, WHERE, identity};
+use super::node::{self, CLOCK, CONVICTED, Client, GROUP, HAS, OK, PUT, Place, TAKEN, WHERE, identity};
 use super::strangers::{EACH, Strangers};
 use super::traitor::{Betrayal, Kind, betray};
 
@@ -23,6 +23,11 @@ const NAME: &str = "suite::process::acknowledged_writes_survive_kills_stops_a_lo
 const LIES: &str = "WEIR_BFT_NODE_LIES";
 const PATIENCE: Duration = Duration::from_secs(120);
 const REPLICAS: u32 = 4;
+
+/// Moves the wall clock of a member by what the file `clock-ID` says; the monotonic clock is true.
+fn faketime() -> String {
+    format!("/usr/lib/{}-linux-gnu/faketime/libfaketimeMT.so.1", std::env::consts::ARCH)
+}
 
 /// Below the ephemeral range, so that no outgoing connection takes it, and apart for the groups of this process and of others.
 fn base_port(nth: u16) -> u16 {
@@ -52,6 +57,14 @@ impl Group {
 
     fn spawn_as(&mut self, id: u32, lies: Option<usize>) {
         let mut command = Command::new(std::env::current_exe().unwrap());
+        let clock = self.place.dir.join(format!("clock-{id}"));
+        if clock.exists() {
+            command.env("LD_PRELOAD", faketime()).env("FAKETIME_TIMESTAMP_FILE", clock);
+            command
+                .env("FAKETIME_CACHE_DURATION", "1")
+                .env("FAKETIME_DONT_RESET", "1")
+                .env("DONT_FAKE_MONOTONIC", "1");
+        }
         if let Some(kind) = lies {
             command.env(LIES, kind.to_string());
         }
@@ -272,6 +285,69 @@ fn wait_for_conviction(place: &Place) {
         assert!(Instant::now() < until, "nobody convicts the member that votes for two blocks of a view");
         thread::sleep(Duration::from_millis(50));
     }
+}
+
+/// How far clocks are off, hours.
+const OFFSETS_H: [i64; 6] = [0, -87_600, 1, 87_600, -1, 0];
+
+/// By how much a member's clock is off; its file is read once a second.
+fn set_clock(place: &Place, id: u32, offset_h: i64) {
+    let aside = place.dir.join("clock-new");
+    std::fs::write(&aside, format!("{offset_h:+}h\n")).unwrap();
+    std::fs::rename(aside, place.dir.join(format!("clock-{id}"))).unwrap();
+}
+
+/// Waits until a member's clock is wrong as it should be.
+fn wait_for_clock(place: &Place, id: u32, offset_h: i64) {
+    let until = Instant::now() + PATIENCE;
+    loop {
+        let (told_s, true_s) = (ask(place, id, CLOCK), SystemTime::now().duration_since(UNIX_EPOCH).unwrap());
+        let off_s = told_s as i64 - true_s.as_secs() as i64;
+        if (off_s - offset_h * 3_600).abs() < 60 {
+            return;
+        }
+        assert!(Instant::now() < until, "the clock of {id} is {off_s} s off, and should be {offset_h} hours");
+        thread::sleep(Duration::from_millis(100));
+    }
+}
+
+/// Members whose clocks are years and hours off, each another way, that jump and step back, and that come back with a wrong clock: the group
+/// orders on, and everybody has all of it.
+#[test]
+fn members_whose_clocks_are_wrong_order_on() {
+    if !std::path::Path::new(&faketime()).exists() {
+        let name = "members_whose_clocks_are_wrong_order_on";
+        return println!("NOT RUN {name}: {} is missing (Debian's package faketime)", faketime());
+    }
+    let (mut group, _dir) = Group::found(3);
+    let place = group.place.clone();
+    (1..=REPLICAS).for_each(|id| set_clock(&place, id, OFFSETS_H[id as usize]));
+    (1..=REPLICAS).for_each(|id| group.spawn(id));
+    let log = Arc::new(Log::default());
+    let writers: Vec<_> = (0..4)
+        .map(|nth| {
+            let (place, log) = (place.clone(), Arc::clone(&log));
+            thread::spawn(move || write(&place, &log, nth % REPLICAS + 1))
+        })
+        .collect();
+    wait_for_acks(&log, 40);
+    for round in 0..OFFSETS_H.len() {
+        let offset_h = |id: u32| OFFSETS_H[(round + id as usize) % OFFSETS_H.len()];
+        (1..=REPLICAS).for_each(|id| set_clock(&place, id, offset_h(id)));
+        (1..=REPLICAS).for_each(|id| wait_for_clock(&place, id, offset_h(id)));
+        wait_for_acks(&log, 20);
+        // One comes back, by the clock that it has now, and is needed at once.
+        let (again, away) = (round as u32 % REPLICAS + 1, (round as u32 + 1) % REPLICAS + 1);
+        group.kill(again);
+        wait_for_acks(&log, 10);
+        group.spawn(again);
+        group.kill(away);
+        wait_for_acks(&log, 10);
+        group.spawn(away);
+    }
+    log.stop.store(true, Ordering::Release);
+    writers.into_iter().for_each(|writer| writer.join().unwrap());
+    check(&place, &log);
 }
 
 /// Waits until a replica has what another had.
