@@ -141,13 +141,14 @@ fn reports_are_signed_as_the_planes_own_and_numbered_over_restarts() {
         assert_eq!(event.source, SourceId::of_plane(&label("h1"), &label("echo")));
         assert_eq!(verify_event(&host_key().public(), &label("prod"), &events[0]), Ok(()));
         assert!(event.sequence > last, "{} after {last}", event.sequence);
-        last = event.sequence;
+        let first = event.sequence;
         let EventBody::Report(report) = &event.body else { panic!("{event:?}") };
         assert_eq!(report.bytes, format!("\"{version}\"").into_bytes());
         assert_eq!(machine.reports(false).len(), 0, "nothing changed");
         let again = machine.reports(true);
         assert_eq!(again.len(), 1);
         last = again[0].event.sequence;
+        assert!(last > first, "{last} after {first}");
     }
 }
 

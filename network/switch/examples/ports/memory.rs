@@ -73,7 +73,7 @@ pub fn run() {
         if flow % PUBLISHED == 0
             && let Some(tables) = book.publish()
         {
-            book.take_back(std::mem::replace(&mut engine, tables));
+            book.take_back_untold(std::mem::replace(&mut engine, tables));
         }
     }
     let mib = |bytes: f64| bytes / f64::from(1 << 20);

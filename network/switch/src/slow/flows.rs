@@ -125,6 +125,11 @@ impl FlowBook {
     ) {
         self.leaving_told = 0;
         self.tell_leaving(now_ms, mind, usage);
+        self.take_back_untold(tables);
+    }
+
+    /// Takes the engine's old tables back where nobody wants to know what flows carried.
+    pub fn take_back_untold(&mut self, tables: Box<Tables>) {
         self.leaving.clear();
         self.leaving_told = 0;
         self.shadow.take_back(tables);
