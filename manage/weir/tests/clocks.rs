@@ -95,7 +95,11 @@ fn wrong_clocks_end_no_life_early_and_make_none_immortal() {
     }
     wait_whole(&lab);
     let (context, runtime) = (lab.context_of("c1"), runtime());
-    let (client, writer) = (store(&context), Writer::begin(&lab, "clocks-writer"));
+    let client = {
+        let _inside = runtime.enter();
+        store(&context)
+    };
+    let writer = Writer::begin(&lab, "clocks-writer");
     runtime.block_on(async {
         let create = Operation::CreateTable { table: TABLE.into(), options: TableOptions::default() };
         client.submit(create).await.unwrap();
