@@ -306,17 +306,6 @@ impl Lab {
         self.ok(&["lab", "start", program, self.kind.name, "--instance", INSTANCE]);
     }
 
-    /// Starts a program again, with these in its environment.
-    pub fn start_with(&self, program: &str, environment: &[(&str, String)]) {
-        let arguments = ["lab", "start", program, self.kind.name, "--instance", INSTANCE];
-        let output = self
-            .command()
-            .args(arguments)
-            .envs(environment.iter().map(|(name, value)| (name, value)))
-            .output();
-        success(&arguments, &output.unwrap());
-    }
-
     /// Takes the lab down before this process ends.
     pub fn take_down(self) {
         self.ok(&["lab", "down", self.kind.name, "--instance", INSTANCE]);
