@@ -176,7 +176,7 @@ impl Zones {
 }
 
 /// A directory whose handle was looked at once.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Directory(Key);
 
 #[derive(Clone, Debug)]
@@ -367,6 +367,12 @@ impl Places {
     /// A directory by name of its handle, for [`Places::learn_in`].
     pub fn directory(&self, handle: &[u8]) -> Directory {
         Directory(self.key(handle))
+    }
+
+    /// The directory that a handle was found in last, if that is known: not of what was mounted, nor of what a context alone knows.
+    pub fn folder(&self, handle: &[u8]) -> Option<Directory> {
+        let key = self.key(handle);
+        self.known(key, |known| known.parent).filter(|parent| *parent != key).map(Directory)
     }
 
     /// Like [`Places::learn`], for many names in one directory: what is to be written down is added to `batch`.

@@ -123,7 +123,8 @@ impl<'c> Call<'c> {
             if to.is_some_and(|to| path.starts_with(to)) {
                 *path = gone();
             } else if let Ok(below) = path.strip_prefix(from) {
-                *path = to.map_or_else(gone, |to| to.join(below));
+                let below = |to: &Path| if below == Path::new("") { to.into() } else { to.join(below) };
+                *path = to.map_or_else(gone, below);
             }
         }
     }

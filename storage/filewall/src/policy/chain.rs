@@ -51,6 +51,7 @@ pub struct Chain {
     zones: Zones,
     places: Arc<Places>,
     names: bool,
+    files: bool,
     judges: bool,
     reorders: bool,
     servers: Option<Servers>,
@@ -134,10 +135,23 @@ impl Chain {
             None => (1, Principals::default(), Arc::default()),
         };
         let names = entries.iter().any(|entry| entry.policy.needs_names());
+        let files = entries.iter().any(|entry| entry.policy.knows_files());
         let reorders = entries.iter().any(|entry| entry.policy.reorders());
         let judges = entries.iter().any(|entry| entry.policy.judges_objects());
         let servers = None;
-        Chain { entries, epoch, identities, principals, zones, places, names, judges, reorders, servers }
+        Chain {
+            entries,
+            epoch,
+            identities,
+            principals,
+            zones,
+            places,
+            names,
+            files,
+            judges,
+            reorders,
+            servers,
+        }
     }
 
     /// The same with further servers behind it.
@@ -182,7 +196,7 @@ impl Chain {
 
     /// True if names of calls must be remembered until their replies come.
     pub fn needs_names(&self) -> bool {
-        self.names || !self.zones.trivial()
+        self.names || self.files || !self.zones.trivial()
     }
 
     /// Shows a call to the policies, beginning with number `from`; `handled` are the ones that it has passed.
@@ -418,6 +432,11 @@ impl Chain {
     /// True if the objects of COMPOUNDs must be known.
     pub fn judges_objects(&self) -> bool {
         self.judges
+    }
+
+    /// True if a policy must know which file a call is about.
+    pub fn knows_files(&self) -> bool {
+        self.files
     }
 
     /// Tells the policies the handle of the export's root in NFSv4.

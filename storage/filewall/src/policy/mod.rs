@@ -149,6 +149,12 @@ pub trait Policy: Send + Sync + Debug {
         false
     }
 
+    /// True if it must know which file a call is about, and in which folder that is: what replies say of that is learnt, and COMPOUNDs
+    /// that find a file and change it at once are resolved before it is asked.
+    fn knows_files(&self) -> bool {
+        false
+    }
+
     /// Sees a call, may change it, and decides.
     fn request(&self, call: &mut Call<'_>, context: &Context<'_>) -> Verdict;
 

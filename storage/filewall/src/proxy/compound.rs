@@ -338,7 +338,8 @@ impl Session {
         let chain = held.as_ref().map_or_else(|| chain.clone(), |held| held.chain.clone());
         // Nobody can say where LOOKUPP leads but who knows what it is about.
         let judges = chain.judges_objects()
-            || env.compound.ops.iter().any(|argument| argument.op == Op4::LookupParent);
+            || env.compound.ops.iter().any(|argument| argument.op == Op4::LookupParent)
+            || chain.knows_files() && finds_files(&env.compound.ops);
         if let (Some(first), None) = (env.compound.ops.first(), &held)
             && first.op == Op4::Sequence
             && let Some(refused) = foreign(first, record, address.ip(), env)
@@ -456,6 +457,27 @@ impl Session {
         output.head(|out| put_edited(record, record_bytes, head_end, xid, &edits, out));
         Done::Forward(head_end)
     }
+}
+
+/// True if operations are about a file whose handle the client has not sent: an operation before them finds it. Kernels' clients send
+/// handles.
+fn finds_files(ops: &[Argument]) -> bool {
+    let (mut sent, mut saved) = (false, false);
+    ops.iter().any(|argument| {
+        match argument.op {
+            Op4::PutFh => sent = true,
+            Op4::SaveFh => saved = sent,
+            Op4::RestoreFh => sent = saved,
+            Op4::Read | Op4::Write | Op4::SetAttr | Op4::Remove => return !sent,
+            Op4::Rename => return !(sent && saved),
+            Op4::Open if argument.open.is_some_and(|open| open.empties()) && !sent => return true,
+            Op4::Open | Op4::Create | Op4::Lookup | Op4::LookupParent | Op4::PutRootFh | Op4::PutPubFh => {
+                sent = false;
+            }
+            _ => {}
+        }
+        false
+    })
 }
 
 /// What makes two records copies of one COMPOUND that must happen once; `None` for one that may happen again.

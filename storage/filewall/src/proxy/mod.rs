@@ -317,7 +317,7 @@ impl FileWall {
             }
             None => None,
         };
-        if !chain.context().zones.trivial() {
+        if !chain.context().zones.trivial() || chain.knows_files() {
             // Else the first calls by handles of mounts, which clients have from the process before, would have to wait.
             mounter::find_root(&config.server, &chain);
         }

@@ -62,12 +62,16 @@ fn overwriting_what_was_read_with_noise_stops_a_user_on_that_machine() {
 fn suffixes_and_pairs_of_noise_and_removals_count_too() {
     let suffixes = chain(POLICY);
     let locked = |name: &str| named(1, Op::Rename, &[name, &format!("{name}.locked")]);
+    for number in 0..40 {
+        let rotated = named(1, Op::Rename, &[&format!("{number}.log"), &format!("{number}.log.1")]);
+        assert_eq!(answer(&suffixes, &rotated), None, "logs are rotated");
+    }
     (0..4).for_each(|number| assert_eq!(answer(&suffixes, &locked(&format!("f{number}"))), None));
     assert_eq!(answer(&suffixes, &locked("last")), Some(Status::Acces));
     let pairs = chain(POLICY);
     for file in 0..4 {
         assert_eq!(answer(&pairs, &write(1, file, &noise(300))), None);
-        assert_eq!(answer(&pairs, &named(1, Op::Remove, &["original"])), None);
+        assert_eq!(answer(&pairs, &named(1, Op::Remove, &[&format!("original {file}")])), None);
     }
     answer(&pairs, &write(1, 9, &noise(300)));
     assert_eq!(answer(&pairs, &named(1, Op::Remove, &["original"])), Some(Status::Acces));
@@ -82,22 +86,27 @@ fn cut(uid: u32, file: u32) -> Made {
 }
 
 /// Gives a file another name, over one that is there or not; true if it is denied.
-fn renamed(chain: &Chain, uid: u32, there: bool) -> bool {
-    let Made { mut record, .. } = named(uid, Op::Rename, &["new", "original"]);
+fn renamed(chain: &Chain, uid: u32, file: u32, there: bool) -> bool {
+    let Made { mut record, .. } = named(uid, Op::Rename, &["new", &format!("original {file}")]);
     let bytes = record.len();
     let mut reader = crate::wire::xdr::Reader::whole(&record);
     let head = crate::wire::rpc::call_head(&mut reader).unwrap();
     let found = crate::wire::call::arguments(&mut reader, Op::Rename).unwrap();
     let caller = chain.principals().get(chain.identities(), [10, 0, 0, 1].into(), uid, 100, &[]);
     let mut call = Call::new(&mut record, bytes, head, found, &caller, crate::message::Now::default());
-    let mut outcome = chain.request(&mut call, 0, 0);
-    if matches!(outcome, crate::policy::Outcome::Ask { .. }) {
+    loop {
+        let outcome = chain.request(&mut call, 0, 0);
+        if !matches!(outcome, crate::policy::Outcome::Ask { .. }) {
+            return matches!(outcome, crate::policy::Outcome::Answer { .. });
+        }
         let probe = *call.probe.take().unwrap();
-        let status = if there { 0 } else { Status::Noent.number() };
-        call.told.push(crate::message::Told { probe, status, handle: None, attributes: None });
-        outcome = chain.request(&mut call, 0, 0);
+        let handle = match probe.name.as_deref() {
+            Some(b"new") => Handle::new(&file.to_be_bytes()),
+            _ => there.then(|| Handle::new(b"the original")).flatten(),
+        };
+        let status = if handle.is_some() { 0 } else { Status::Noent.number() };
+        call.told.push(crate::message::Told { probe, status, handle, attributes: None });
     }
-    matches!(outcome, crate::policy::Outcome::Answer { .. })
 }
 
 #[test]
@@ -120,14 +129,14 @@ fn other_ways_of_encrypting_are_seen_too() {
     let over = chain(POLICY);
     let denied = (0..5).map(|file| {
         answer(&over, &write(1, file, &noise(300)));
-        renamed(&over, 1, true)
+        renamed(&over, 1, file, true)
     });
     assert_eq!(denied.collect::<Vec<_>>(), [false, false, false, false, true]);
     // Downloads that get their name when they are complete take no original's place.
     let downloads = chain(POLICY);
     assert!((0..50).all(|file| {
         answer(&downloads, &write(1, file, &noise(300)));
-        !renamed(&downloads, 1, false)
+        !renamed(&downloads, 1, file, false)
     }));
     // The original is cut to nothing.
     let cuts = chain(POLICY);
@@ -184,6 +193,19 @@ fn a_reload_forgets_nothing_and_memory_is_bounded() {
     }
     assert!(after.rows()[0].details["watched"] <= WATCHED_MAX as u64);
     assert_eq!(answer(&after, &write(1, 9, b"text")), Some(Status::Acces), "who is stopped stays stopped");
+    // Who reads many files in between forgets what he has read, and is not forgotten himself.
+    let reader = chain(POLICY);
+    for file in 0..4u32 {
+        assert_eq!(answer(&reader, &read(1, file)).or(answer(&reader, &write(1, file, &noise(300)))), None);
+    }
+    for other in 0..FILES_MAX as u32 + 1 {
+        answer(&reader, &read(1, 100 + other));
+    }
+    answer(&reader, &read(1, 4));
+    assert_eq!(answer(&reader, &write(1, 4, &noise(300))), Some(Status::Acces));
+    let wrong =
+        try_chain("kind: alarm\nfiles: 5\nfolder-files: 4\nwindow-s: 60", None).unwrap_err().to_string();
+    assert!(wrong.contains("folder-files 4"), "{wrong}");
     let wrong = try_chain("kind: alarm\nfiles: 1\nwindow-s: 60", None).unwrap_err().to_string();
     assert!(wrong.contains("files 1"), "{wrong}");
 }

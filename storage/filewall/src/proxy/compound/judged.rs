@@ -75,6 +75,10 @@ impl Walk<'_, '_> {
                 self.push(argument, Sent::Same);
                 Ok(())
             }
+            // Nobody judges by whose it is.
+            _ if made && self.way.chain.knows_files() && !self.way.chain.judges_objects() => {
+                self.unjudged(argument)
+            }
             _ if made => Err(self.too_much()),
             _ => Err(Stop::Cut(status::NOFILEHANDLE)),
         }

@@ -339,6 +339,11 @@ impl<'w, 'e> Walk<'w, 'e> {
         if self.judges && (rules || self.course.current.made_up || self.is_lock(argument)) {
             return self.judged(argument);
         }
+        self.unjudged(argument)
+    }
+
+    /// An operation whose object nobody need know: it goes to the server as it is.
+    pub(super) fn unjudged(&mut self, argument: &Argument) -> Result<(), Stop> {
         if argument.rule.is_some() {
             let mut asked = 0;
             for rule in Self::uses_of(argument) {
@@ -555,13 +560,14 @@ impl<'w, 'e> Walk<'w, 'e> {
                 (self.course.from, self.course.handled) = (from, handled);
                 return Err(Stop::Wait(wait_us));
             }
-            Outcome::Ask { from, handled } if self.judges => {
+            Outcome::Ask { from, handled } => {
                 (self.course.from, self.course.handled) = (from, handled);
-                let probe = call.probe.take().ok_or(Stop::Cut(status::SERVERFAULT))?;
+                let probe = call.probe.take().filter(|probe| !probe.handle.as_bytes().is_empty());
+                let probe = probe.ok_or(Stop::Cut(status::SERVERFAULT))?;
                 return Err(Stop::Ask(Box::new(Question4::Probe(*probe))));
             }
             Outcome::Reply { handled } if self.judges => (handled, Some(std::mem::take(&mut call.results))),
-            Outcome::Ask { .. } | Outcome::Reply { .. } => return Err(Status::ServerFault.into()),
+            Outcome::Reply { .. } => return Err(Status::ServerFault.into()),
             Outcome::Answer { status, .. } => {
                 self.course.counted = false;
                 self.env.shared.totals.denied(rule);
