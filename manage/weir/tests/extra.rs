@@ -1,13 +1,12 @@
-//! What a scenario adds to the lab: namespaces with their own prefix, networks, endpoints.
+//! What a scenario adds to the lab: namespaces with a prefix of their own for each kind of lab, networks, endpoints.
 
-use crate::lab::Lab;
+use crate::lab::{Lab, added};
 use crate::namespaces::wait;
 use std::fmt::Write;
 use std::net::IpAddr;
 use weir_lab::scope::CleanOnDrop;
 use weir_lab::{Daemon, Netns, Program, Scope};
 
-const PREFIX: &str = "wlx-";
 /// The DHCP client with its own state, as in a machine of its own, and hooks that tell no service of this one.
 const DHCP_SCRIPT: &str = "set -e
 for folder in /run/dhcpcd /var/lib/dhcpcd; do
@@ -25,10 +24,11 @@ impl Extra {
     /// Nothing yet.
     pub fn begin() -> Extra {
         // A program that another test's thread is just starting has our lock for a moment, until it is itself.
-        let mut begun = Scope::begin("test-weir", PREFIX);
+        let (name, prefix) = added();
+        let mut begun = Scope::begin(&name, prefix);
         wait("the lock of the tests' additions", || {
             if matches!(begun, Err(weir_lab::Error::Busy { .. })) {
-                begun = Scope::begin("test-weir", PREFIX);
+                begun = Scope::begin(&name, prefix);
             }
             !matches!(begun, Err(weir_lab::Error::Busy { .. }))
         });

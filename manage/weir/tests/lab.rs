@@ -7,7 +7,8 @@ use std::os::unix::net::UnixStream;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{ChildStdin, Command, Output, Stdio};
-use std::sync::{Mutex, MutexGuard, OnceLock};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 use weir_api::client::{Client, Context};
 use weir_api::types::ActuatorStatus;
@@ -23,10 +24,15 @@ const INSTANCE: &str = "9";
 pub struct Kind {
     name: &'static str,
     prefix: &'static str,
+    /// Begins the names of what scenarios add. Labs of other kinds are up beside it: one that still knows an endpoint of an earlier scenario
+    /// would take the device of the same name in the same namespace.
+    added: &'static str,
     folder: &'static str,
     lock: &'static str,
     /// The controllers that run when it is whole; the first one's context is used.
     controllers: &'static [&'static str],
+    /// A scenario failed in it and may have left anything.
+    broken: AtomicBool,
     brought_up: OnceLock<Result<(), String>>,
     /// While this process lives, the pipe is open; when it ends, the one who reads it takes the lab down.
     lifeline: OnceLock<ChildStdin>,
@@ -35,9 +41,11 @@ pub struct Kind {
 static TWO_TENANTS: Kind = Kind {
     name: "two-tenants",
     prefix: "wl9-",
+    added: "wlx-",
     folder: "/run/weir-lab/two-tenants-9",
     lock: "/run/weir-lab/tests-of-weir.lock",
     controllers: &["controller"],
+    broken: AtomicBool::new(false),
     brought_up: OnceLock::new(),
     lifeline: OnceLock::new(),
 };
@@ -45,9 +53,11 @@ static TWO_TENANTS: Kind = Kind {
 static THREE_CONTROLLERS: Kind = Kind {
     name: "three-controllers",
     prefix: "wg9-",
+    added: "wgx-",
     folder: "/run/weir-lab/three-controllers-9",
     lock: "/run/weir-lab/tests-of-weir-group.lock",
     controllers: &["c1", "c2", "c3"],
+    broken: AtomicBool::new(false),
     brought_up: OnceLock::new(),
     lifeline: OnceLock::new(),
 };
@@ -55,9 +65,11 @@ static THREE_CONTROLLERS: Kind = Kind {
 static FOUR_CONTROLLERS: Kind = Kind {
     name: "four-controllers",
     prefix: "wf9-",
+    added: "wfx-",
     folder: "/run/weir-lab/four-controllers-9",
     lock: "/run/weir-lab/tests-of-weir-byzantine.lock",
     controllers: &["c1", "c2", "c3", "c4"],
+    broken: AtomicBool::new(false),
     brought_up: OnceLock::new(),
     lifeline: OnceLock::new(),
 };
@@ -65,9 +77,11 @@ static FOUR_CONTROLLERS: Kind = Kind {
 static SEVEN_CONTROLLERS: Kind = Kind {
     name: "seven-controllers",
     prefix: "wv9-",
+    added: "wvx-",
     folder: "/run/weir-lab/seven-controllers-9",
     lock: "/run/weir-lab/tests-of-weir-seven.lock",
     controllers: &["c1", "c2", "c3", "c4", "c5", "c6", "c7"],
+    broken: AtomicBool::new(false),
     brought_up: OnceLock::new(),
     lifeline: OnceLock::new(),
 };
@@ -80,6 +94,8 @@ pub const SWITCHES: [&str; 4] = ["h1", "h2", "h3", "g1"];
 const NEEDED: [&str; 9] = ["ip", "ping", "ss", "curl", "iperf3", "nginx", "dhcpcd", "udhcpc", "tcpdump"];
 
 static TURN: Mutex<()> = Mutex::new(());
+/// Which lab has the turn.
+static CURRENT: Mutex<Option<&'static Kind>> = Mutex::new(None);
 
 /// A scenario's turn with the lab.
 pub struct Lab {
@@ -117,9 +133,14 @@ fn lab_of(kind: &'static Kind, scenario: &str) -> Option<Lab> {
         return None;
     }
     let turn = TURN.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+    *CURRENT.lock().unwrap_or_else(PoisonError::into_inner) = Some(kind);
     let lab = Lab { kind, _turn: turn };
     if let Err(error) = kind.brought_up.get_or_init(|| bring_up(kind)) {
         panic!("the lab did not come up: {error}");
+    }
+    if kind.broken.swap(false, Ordering::AcqRel) {
+        let again = run_lab(kind, &["down"]).and_then(|()| run_lab(kind, &["up", "--no-checks"]));
+        again.unwrap_or_else(|error| panic!("the lab did not come up again: {error}"));
     }
     lab.make_whole();
     Some(lab)
@@ -157,9 +178,30 @@ fn bring_up(kind: &Kind) -> Result<(), String> {
     watcher.args(["-c", &script]).stdin(Stdio::piped()).stdout(lock).stderr(Stdio::null());
     let mut watcher = watcher.process_group(0).spawn().map_err(|error| error.to_string())?;
     let _ = kind.lifeline.set(watcher.stdin.take().ok_or("no pipe to the watcher")?);
-    let output = weir(kind).args(["lab", "up", name, "--no-checks", "--instance", INSTANCE]).output();
-    let output = output.map_err(|error| error.to_string())?;
+    run_lab(kind, &["up", "--no-checks"])
+}
+
+/// Runs `weir lab` for the instance of the tests.
+fn run_lab(kind: &Kind, verb: &[&str]) -> Result<(), String> {
+    let mut command = weir(kind);
+    command.arg("lab").arg(verb[0]).arg(kind.name).args(&verb[1..]).args(["--instance", INSTANCE]);
+    let output = command.output().map_err(|error| error.to_string())?;
     if output.status.success() { Ok(()) } else { Err(text(&output.stderr)) }
+}
+
+/// Names and prefix of what the scenario that has a lab now adds to it.
+pub fn added() -> (String, &'static str) {
+    let current = CURRENT.lock().unwrap_or_else(PoisonError::into_inner);
+    let kind = current.expect("a scenario adds to a lab that it has");
+    (format!("test-weir-{}", kind.name), kind.added)
+}
+
+impl Drop for Lab {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            self.kind.broken.store(true, Ordering::Release);
+        }
+    }
 }
 
 impl Lab {

@@ -51,7 +51,12 @@ fn what_a_program_left_behind_in_a_namespace_ends_too() {
     let netns = scope.netns("a").unwrap();
     let shell = Program::new("sh").arg("-c").arg("setsid sleep 600 & exec sleep 601").netns(&netns);
     let daemon = scope.start("parent", &shell).unwrap();
-    system::wait_for("both", Duration::from_secs(20), || Ok(netns.processes().len() == 2)).unwrap();
+    // Until each is what it becomes: the second leaves the group of the first only shortly before.
+    let is_sleep = |pid: &i32| {
+        std::fs::read_to_string(format!("/proc/{pid}/comm")).is_ok_and(|name| name.trim_end() == "sleep")
+    };
+    let both = || Ok(netns.processes().iter().filter(|pid| is_sleep(pid)).count() == 2);
+    system::wait_for("both", Duration::from_secs(20), both).unwrap();
     daemon.record().stop(|| reap(daemon.record().pid)).unwrap();
     let [orphan] = netns.processes()[..] else { panic!("{:?}", netns.processes()) };
     let orphan = Record::of(orphan, "sleep".into()).unwrap();
