@@ -11,12 +11,12 @@
 //! Here are only shapes. The origin decides what it tells in `weir_apps::fabric::domains`, which is also where a receiver decides
 //! what it believes.
 
-use crate::entry::{LocationEntry, Vni};
 use crate::signed::{GroupKey, Signature, SignedUpdates};
 use crate::{Entry, Label, Update};
 use ipnet::IpNet;
 use serde::{Deserialize, Serialize};
-use std::net::IpAddr;
+
+pub use crate::statement::{DomainController, Statement, StatementBody};
 
 /// Most other domains that a domain knows.
 pub const DOMAINS_MAX: usize = 64;
@@ -33,18 +33,6 @@ pub const AUTHORITY_BYTES_MAX: usize = 8 * 1024;
 /// How old what a controller asked may be when it counts as its word, milliseconds.
 pub const WORD_AGE_MAX_MS: u64 = 300_000;
 
-/// A controller, as other domains know it.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct DomainController {
-    /// Its number in the group; 0 for one that is alone.
-    pub id: u64,
-    /// Public key that signs its events and what it asks other domains, ed25519.
-    pub key: [u8; 32],
-    /// Where people, tools and other domains reach it, `ADDRESS:PORT`.
-    pub api: String,
-}
-
 /// A domain, as another one is told of it by its operator: the root of all trust in it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct DomainRecord {
@@ -58,38 +46,6 @@ pub struct DomainRecord {
     pub controllers: Vec<DomainController>,
     /// Where its hosts are, as the receiver grants it: it may tell of no other addresses on the underlay.
     pub underlays: Vec<IpNet>,
-}
-
-/// What a domain tells another, with the number of the statement before it.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Statement {
-    /// Number of the statement that the receiver must have taken before; 0: none, for what follows is everything anew.
-    pub after: u64,
-    /// What is told.
-    pub body: StatementBody,
-}
-
-/// What is told.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub enum StatementBody {
-    /// These are the origin's controllers now.
-    Controllers(Vec<DomainController>),
-    /// Where an address of a network is that is in both domains; none: nobody of the origin's has it any more.
-    Location {
-        /// The network.
-        network: Label,
-        /// Its identifier on the wire, which must be the same in both.
-        vni: Vni,
-        /// The address.
-        address: IpAddr,
-        /// The origin's host that has it.
-        at: Option<LocationEntry>,
-    },
-    /// All that the origin has to tell was told since this number: what was told before and not again is void.
-    Complete {
-        /// The number.
-        since: u64,
-    },
 }
 
 /// A controller of one domain asks another domain for its statements. What it has taken is its word that its domain has.

@@ -7,14 +7,14 @@
 //! - Members of a tag are spread over [`MEMBER_BUCKETS`] entries, so that one endpoint more costs
 //!   one small entry a host and not the whole set.
 
-use crate::domain::Statement;
 use crate::filewall::PolicySet;
 use crate::health::RepairEntry;
+use crate::protocol::{PLANES_SINCE, PROTOCOL_MIN, SWITCHES_SINCE};
 use crate::resource::{
     Action, AttachmentKind, DhcpOptions, Direction, Encapsulation, Forwarding, Peer, PortRange, PortState,
     Protocol,
 };
-use crate::session::{PLANES_SINCE, PROTOCOL_MIN, SWITCHES_SINCE};
+use crate::statement::Statement;
 use crate::{Label, MacAddr, plane};
 use ipnet::{IpNet, Ipv4Net, Ipv6Net};
 use serde::{Deserialize, Serialize};
@@ -23,37 +23,13 @@ use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use weir_base::Version;
 
+pub use crate::location::LocationEntry;
+pub use crate::vni::{VNI_MAX, Vni};
+
 /// How many entries the members of one tag are spread over.
 pub const MEMBER_BUCKETS: u8 = 64;
 /// Most prefixes of each kind in an [`UnderlaysEntry`]: those of as many other domains as there may be.
 pub const UNDERLAY_PREFIXES_MAX: usize = 8_192;
-/// Highest virtual network identifier: 24 bits on the wire.
-pub const VNI_MAX: u32 = (1 << 24) - 1;
-
-/// A virtual network identifier, 1 to [`VNI_MAX`].
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
-#[serde(transparent)]
-pub struct Vni(pub u32);
-
-impl Vni {
-    /// The Ethernet address of the network's router, the same on every host, locally administered.
-    pub fn router_mac(self) -> MacAddr {
-        let [_, a, b, c] = self.0.to_be_bytes();
-        MacAddr([0x02, 0x57, 0x52, a, b, c])
-    }
-
-    /// The router's link-local address, the same on every host.
-    pub fn router_link_local(self) -> Ipv6Addr {
-        Ipv6Addr::new(0xfe80, 0, 0, 0, 0, 0, 0, 1)
-    }
-}
-
-impl fmt::Display for Vni {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}", self.0)
-    }
-}
-
 /// What an entry is about.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub enum Key {
@@ -425,19 +401,6 @@ pub struct PortEntry {
     pub dhcp: DhcpOptions,
     /// The port stays down until the network's policy has at least this version here (pain 8).
     pub policy_min: Version,
-}
-
-/// Where an address is.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct LocationEntry {
-    /// Name of the endpoint.
-    pub endpoint: Label,
-    /// Its Ethernet address.
-    pub mac: MacAddr,
-    /// Name of the host.
-    pub host: Label,
-    /// The host's address on the underlay.
-    pub underlay: IpAddr,
 }
 
 /// A virtual address.

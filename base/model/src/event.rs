@@ -6,7 +6,7 @@
 //! to the scheduler (DESIGN §1), except refusals, on which an app must decide.
 
 use crate::domain::DomainEvent;
-use crate::entry::{Key, Vni};
+use crate::entry::Key;
 use crate::filewall::PolicyOrder;
 use crate::health::{HealthReport, RepairOrder};
 use crate::identity::IdentityEvent;
@@ -15,9 +15,12 @@ use crate::plane::{PlaneOrder, PlaneReport};
 use crate::resource::ResourceId;
 use crate::signed::Signature;
 use crate::update::Refusal;
+use crate::vni::Vni;
 use crate::{Label, Version};
 use serde::{Deserialize, Serialize};
 use std::net::IpAddr;
+
+pub use crate::source::{Role, SourceId};
 
 /// Most changes of one transaction.
 pub const MUTATIONS_MAX: usize = 20_000;
@@ -26,62 +29,8 @@ pub const USAGE_FLOWS_MAX: usize = 1024;
 /// Most turns of one usage report: as many as a host may have.
 pub const USAGE_TURNS_MAX: usize = 4096;
 
-/// Who sends events: a person's client, an actuator, a controller.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
-#[serde(transparent)]
-pub struct SourceId(pub String);
-
-/// First part of the names of actuators as sources.
-const ACTUATOR: &str = "actuator/";
-/// First part of the names of controllers as sources.
-const CONTROLLER: &str = "controller/";
 /// Longest subject of an event, bytes: that of a DNS name.
 pub const SUBJECT_BYTES_MAX: usize = 253;
-
-impl SourceId {
-    /// An actuator as a source.
-    pub fn of_actuator(name: &Label) -> SourceId {
-        SourceId(format!("{ACTUATOR}{name}"))
-    }
-
-    /// A plane of an actuator as a source. It signs with the actuator's key and has numbers of its own, because it is a process of
-    /// its own; it says nothing but [`EventBody::Report`] of itself.
-    pub fn of_plane(actuator: &Label, plane: &Label) -> SourceId {
-        SourceId(format!("{ACTUATOR}{actuator}/{plane}"))
-    }
-
-    /// The actuator and the plane that it names, if it names a plane.
-    pub fn plane(&self) -> Option<(Label, Label)> {
-        let (actuator, plane) = self.actuator()?.split_once('/')?;
-        Some((Label::new(actuator).ok()?, Label::new(plane).ok()?))
-    }
-
-    /// A controller as a source.
-    pub fn of_controller(name: &Label) -> SourceId {
-        SourceId(format!("{CONTROLLER}{name}"))
-    }
-
-    /// What the names of controllers begin with.
-    pub const CONTROLLERS: &'static str = CONTROLLER;
-
-    /// Whether it names a controller.
-    pub fn is_controller(&self) -> bool {
-        self.0.starts_with(CONTROLLER)
-    }
-
-    /// What a person calls it: `h1` of an actuator, `h1/filewall` of a plane there, `controller-2` of a controller.
-    pub fn short(&self) -> &str {
-        if let Some(actuator) = self.actuator() {
-            return actuator;
-        }
-        self.0.rsplit('/').next().unwrap_or(&self.0)
-    }
-
-    /// The actuator that it names, if it names one; of a plane `actuator/plane`, which is no actuator's name.
-    pub fn actuator(&self) -> Option<&str> {
-        self.0.strip_prefix(ACTUATOR)
-    }
-}
 
 /// An event as it travels and is ordered: with the signature of its source. `weir-trust` makes and checks it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -195,17 +144,6 @@ pub enum Wanted {
     Document(String),
     /// Gone.
     Absent,
-}
-
-/// Whether an actuator is a host's switch or a gateway's.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
-#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
-#[serde(rename_all = "lowercase")]
-pub enum Role {
-    /// Carries endpoints.
-    Host,
-    /// Knows every network.
-    Gateway,
 }
 
 /// What an actuator tells of itself when it joins.

@@ -7,8 +7,8 @@
 //! and both are taken; [`IdentityEvent::Settled`] says that the old one is not used any more. Each carries signatures of the keys
 //! themselves, so that no controller can change another's key, or a switch's.
 
-use crate::event::{Role, SourceId};
 use crate::signed::Signature;
+use crate::source::{Role, SourceId};
 use ipnet::IpNet;
 use serde::{Deserialize, Serialize};
 use std::net::IpAddr;

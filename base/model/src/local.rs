@@ -16,7 +16,7 @@
 use crate::entry::{Entry, Key};
 use crate::event::SignedEvent;
 use crate::health::HealthReport;
-use crate::session::StateDigest;
+use crate::protocol::StateDigest;
 use crate::signed::{SignedAcks, SignedHeader, SignedUpdates};
 use crate::{Label, Version};
 use serde::{Deserialize, Serialize};

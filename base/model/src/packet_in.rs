@@ -5,7 +5,7 @@
 //! send under these addresses; the controller checks again that the port and the addresses are of an endpoint on that
 //! host, for a host that lies must not move the endpoints of others.
 
-use crate::entry::Vni;
+use crate::vni::Vni;
 use crate::{Label, MacAddr};
 use serde::{Deserialize, Serialize};
 use std::net::IpAddr;

@@ -13,7 +13,7 @@ mod same;
 mod validate;
 mod words;
 
-use crate::entry::Vni;
+use crate::vni::Vni;
 use crate::{Label, MacAddr};
 use ipnet::{IpNet, Ipv4Net, Ipv6Net};
 use serde::{Deserialize, Serialize};

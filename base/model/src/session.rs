@@ -5,32 +5,23 @@
 //! only the differences (row A6). Frames are postcard (`weir_base::codec`).
 
 use crate::entry::Key;
-use crate::event::{Role, SignedEvent};
+use crate::event::SignedEvent;
 use crate::identity::Rotation;
 use crate::local::{Answer, Question};
 use crate::signed::{HeaderEndorsement, HeaderShare, Signature, SignedAcks, SignedUpdates, UnsignedUpdates};
+use crate::source::Role;
 use crate::{Label, Version};
 use serde::{Deserialize, Serialize};
 use std::net::IpAddr;
 
-/// Number of this protocol. An agent speaks this one; controllers also take [`PROTOCOL_MIN`] and what is between.
-pub const PROTOCOL: u32 = 12;
-/// The oldest protocol that controllers take: frames are the same, and keys that came later are kept from whoever speaks it.
-pub const PROTOCOL_MIN: u32 = 10;
-/// The first protocol with [`Key::Switches`] and [`Key::Underlays`].
-pub const SWITCHES_SINCE: u32 = 11;
-/// The first protocol with [`Key::Plane`] and [`ToController::Plane`].
-pub const PLANES_SINCE: u32 = 12;
+pub use crate::protocol::{PLANES_SINCE, PROTOCOL, PROTOCOL_MIN, SWITCHES_SINCE, StateDigest};
+
 /// Most controllers of a group.
 pub const CONTROLLERS_MAX: usize = 16;
 /// Longest certificate request, bytes.
 pub const REQUEST_BYTES_MAX: usize = 16 * 1024;
 /// Most keys in one `State` frame.
 pub const STATE_CHUNK_KEYS: usize = 4096;
-
-/// A digest over all (key, version) pairs in force, independent of their order.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
-pub struct StateDigest(pub u128);
 
 /// From the agent to the controller.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]

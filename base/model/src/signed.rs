@@ -4,7 +4,7 @@
 //! actuator gets its updates with their paths. Domain, epoch and order index are under the
 //! signature too, so that a batch cannot be replayed into another domain or a later epoch.
 
-use crate::join::{from_hex, to_hex};
+use crate::hex::{from_hex, to_hex};
 use crate::update::{Ack, Update};
 use crate::{Label, Version};
 use serde::{Deserialize, Serialize};

@@ -35,6 +35,7 @@
 //!   at their own pace, so that a dead host cannot keep all ports of a network down.
 
 mod balancer;
+mod change;
 mod claims;
 mod compile;
 mod depend;
@@ -44,6 +45,7 @@ mod entries;
 mod filewall;
 mod health;
 mod intent;
+mod issued;
 mod learned;
 mod marks;
 mod membership;

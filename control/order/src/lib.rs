@@ -28,12 +28,14 @@ mod error;
 pub mod intake;
 pub mod local;
 pub mod log;
+mod position;
 pub mod snapshot;
 
 pub use batcher::{BatcherSettings, OperationPosition};
 pub use counters::{BatcherCounters, EngineCounters, LogCounters};
 pub use driver::{LocalEngine, OpenedLocal, Opening, Settings, Submitter};
-pub use engine::{Completion, Engine, Entry, Position, Sink, Status, Waiting};
+pub use engine::{Completion, Engine, Entry, Sink, Status, Waiting};
 pub use error::Error;
 pub use log::{LogSettings, Recovery};
+pub use position::Position;
 pub use snapshot::{Refused, SnapshotInfo, SnapshotReader};

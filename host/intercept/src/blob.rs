@@ -1,7 +1,7 @@
 //! The code that is put into foreign processes, as the build made it (`blob/`).
 
 use crate::error::Error;
-use crate::images::Wanted;
+use crate::images::{CALLS_MAX, Wanted};
 use crate::memory::Memory;
 
 const MAGIC: u64 = 0x3142_4f4c_4252_4557;
@@ -12,8 +12,6 @@ const INJECTOR_BYTES_MAX: usize = 107;
 const INJECTOR_BYTES: usize = 176;
 const CLIENT_BYTES: usize = 180;
 const CLIENT: usize = 184;
-/// System calls that are told apart, and bits of an entry of `weir_calls`.
-pub(crate) const CALLS_MAX: usize = 512;
 const CLASS_BITS: u8 = 3;
 const UNSEEN_SHIFT: u8 = 2;
 /// Most bytes that a client may be told.

@@ -1,8 +1,8 @@
 //! What would become of a program, by its file: and whether interception works here at all, by trying it.
 #![allow(unsafe_code)]
 
-use crate::blob::CALLS_MAX;
 use crate::error::Error;
+use crate::images::CALLS_MAX;
 use crate::images::{self, Wanted};
 use crate::{Blob, Injector, announce, judge};
 use std::fs::File;

@@ -11,7 +11,6 @@
 //! - The same lines (`weir_find_sites`, `weir_write_site`) change code here and in processes, so both find the same.
 #![allow(unsafe_code)]
 
-use crate::blob::CALLS_MAX;
 use crate::error::Error;
 use crate::memory::Memory;
 use std::collections::VecDeque;
@@ -20,6 +19,9 @@ use std::os::fd::AsRawFd;
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::SystemTime;
+
+/// System calls that are told apart, and bits of an entry of `weir_calls`.
+pub(crate) const CALLS_MAX: usize = 512;
 
 /// Parts that are known at most; what was found first goes first.
 const PARTS_MAX: usize = 128;

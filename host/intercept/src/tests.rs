@@ -8,7 +8,7 @@ const OTHER_REGISTER: u32 = 5; // pattern E
 const POPPED: u32 = 6; // pattern F
 const TRAMPOLINE_BYTES: usize = 56;
 
-use crate::blob::CALLS_MAX;
+use crate::images::CALLS_MAX;
 use crate::images::{self, Wanted};
 
 unsafe extern "C" {

@@ -29,9 +29,9 @@ pub enum Error {
     /// A shape is outside the limits of the layout.
     #[error(
         "a box of {sensors} sensors and {records} records: allowed are 1 to {} sensors, and a power of two of records from {} to {}",
-        crate::layout::SENSORS_MAX,
-        crate::layout::RECORDS_MIN,
-        crate::layout::RECORDS_MAX
+        crate::limits::SENSORS_MAX,
+        crate::limits::RECORDS_MIN,
+        crate::limits::RECORDS_MAX
     )]
     Shape {
         /// Slots for sensors.

@@ -19,6 +19,7 @@
 //! ```
 
 use crate::error::{Error, Result};
+pub use crate::limits::{RECORDS_MAX, RECORDS_MIN, SENSORS_MAX};
 
 /// First word: `WEIRBOX` and a newline, which a transfer as text would spoil.
 pub const MAGIC: u64 = u64::from_le_bytes(*b"WEIRBOX\n");
@@ -38,13 +39,6 @@ pub const VALUE_WORDS: usize = VALUE_BYTES / 8;
 pub const BOX_NAME_BYTES: usize = 63;
 /// Longest name of a sensor, bytes; one zero follows it.
 pub const SENSOR_NAME_BYTES: usize = 47;
-/// Most sensors of a box.
-pub const SENSORS_MAX: u64 = 4096;
-/// Fewest records of a ring.
-pub const RECORDS_MIN: u64 = 16;
-/// Most records of a ring.
-pub const RECORDS_MAX: u64 = 1 << 20;
-
 /// Words of the header, by index.
 pub mod header {
     /// See the module's table.

@@ -31,6 +31,7 @@
 mod directory;
 mod error;
 pub mod layout;
+mod limits;
 mod memory;
 mod publisher;
 mod view;

@@ -8,6 +8,7 @@ mod print;
 mod bench;
 mod cli;
 mod exit;
+mod failure;
 mod lab;
 mod roles;
 

@@ -32,7 +32,7 @@ pub use carried::{CarriedDatagram, CarriedFate, CarriedPlace};
 pub use held::{Held, HeldFrame, Lost};
 
 use crate::counters::Reason;
-use crate::engine::{EXTERNAL, MISS_CLASSES};
+use crate::engine::limits::{EXTERNAL, MISS_CLASSES};
 use crate::flow::Ingress;
 use std::hash::BuildHasher;
 use weir_packet::{FlowKey, Fragment, IpAddress, Parsed};

@@ -18,7 +18,7 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 /// Name of the file in the run directory.
 pub const MARK_FILE: &str = "switch.mark";
 /// Number of the underlay among the places.
-pub const UNDERLAY: usize = crate::engine::EXTERNAL + 1;
+pub const UNDERLAY: usize = crate::engine::limits::EXTERNAL + 1;
 /// Places: the ports, the outside, the underlay.
 const PLACES: usize = UNDERLAY + 1;
 /// The first word is the place in hand plus one; then come the names.

@@ -4,8 +4,8 @@
 //! documents ask for; then the rest is chosen, in order of names.
 
 use super::balancer;
+use super::change::Change;
 use super::domains;
-use super::intent::Change;
 use super::pool::Pool;
 use super::tables::{
     ADDRESSES, Allocated, DEVICES, MACS, NETWORK_HOSTS, PLACED, SUBNET_USERS, Stored, TAGGED, address_bytes,

@@ -1,6 +1,7 @@
 //! From marks to a plan: each marked key is compared with what its actuators shall have; a
 //! difference is written to `desired` and issued.
 
+use super::issued::Issued;
 use super::marks::{self, offload_key};
 use super::refusal;
 use super::tables::{
@@ -17,15 +18,6 @@ use weir_model::entry::Vni;
 use weir_model::event::Role;
 use weir_model::{Change, Entry, Key, Label, Plan, PlannedUpdate, Update, Version};
 use weir_store::Rejection;
-
-/// An update without its dependencies.
-pub(super) struct Issued {
-    pub target: Label,
-    pub key: Key,
-    pub change: Change,
-    /// Addresses that a port had before.
-    pub addresses_before: Vec<IpAddr>,
-}
 
 /// Turns the marks into updates with their order.
 pub(super) fn plan(work: &mut Work<'_, '_>) -> Result<Plan, Rejection> {

@@ -1,7 +1,7 @@
 //! Dependencies: what each update of a plan waits for, and why (row C1). A dependency names a key
 //! at the version at which `desired` has it after this decision.
 
-use super::compile::Issued;
+use super::issued::Issued;
 use super::marks::{decode_key, desired_keys};
 use super::tables::{DESIRED, Family, desired_key, is_tombstone, name0, split_desired};
 use super::work::Work;

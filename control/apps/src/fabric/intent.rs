@@ -1,6 +1,7 @@
 //! Intents: a transaction's documents become resources, all of them or none (row A1).
 
 use super::balancer;
+use super::change::Change;
 use super::claims;
 use super::document;
 use super::domains;
@@ -21,19 +22,6 @@ use weir_model::resource::{
 };
 use weir_model::{Key, Label, Version};
 use weir_store::Rejection;
-
-/// A resource that becomes another, comes or goes.
-pub(super) struct Change {
-    pub id: ResourceId,
-    pub old: Option<Rc<Stored>>,
-    pub new: Option<Resource>,
-}
-
-impl Change {
-    fn old_resource(&self) -> Option<&Resource> {
-        self.old.as_ref().map(|old| &old.resource)
-    }
-}
 
 /// Decides on a transaction: everything is let go of before anything is claimed.
 pub(super) fn change(work: &mut Work<'_, '_>, transaction: &Transaction) -> Result<(), Rejection> {

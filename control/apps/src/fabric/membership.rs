@@ -2,6 +2,7 @@
 
 use super::compile;
 use super::marks::route_keys;
+use super::offload::held_address;
 use super::tables::{
     ADDRESSES, DESIRED, GATEWAYS, HOST_OFFLOADS, LOADS, Member, PLACED, Parts, STATUS, VNIS, name0,
 };
@@ -107,12 +108,6 @@ pub(super) fn remove(work: &mut Work<'_, '_>, name: &Label) -> Result<(), Reject
         }
     }
     Ok(())
-}
-
-/// The address in a key of [`HOST_OFFLOADS`].
-pub(super) fn held_address(host: &Label, key: &[u8]) -> (Vni, IpAddr) {
-    let mut parts = Parts(&key[name0(host.as_str()).len()..]);
-    (parts.vni(), parts.address())
 }
 
 /// All endpoints placed on a host.

@@ -4,11 +4,12 @@
 
 use super::balancer;
 use super::marks::offload_key;
-use super::membership::held_address;
-use super::tables::{HOST_OFFLOADS, OFFLOADS, address_bytes, host_vni, joined, name0, read};
+use super::tables::{HOST_OFFLOADS, OFFLOADS, Parts, address_bytes, host_vni, joined, name0, read};
 use super::work::{Count, Work, reference, wrong_field};
 use std::cmp::Reverse;
+use std::net::IpAddr;
 use weir_base::codec::encode;
+use weir_model::entry::Vni;
 use weir_model::event::{Role, USAGE_FLOWS_MAX, USAGE_TURNS_MAX, Usage, UsageReport};
 use weir_model::resource::FieldError;
 use weir_model::{Key, Label};
@@ -105,4 +106,10 @@ fn drop_idle(work: &mut Work<'_, '_>, host: &Label, now_ms: u64) -> Result<(), R
         }
     }
     Ok(())
+}
+
+/// The address in a key of [`HOST_OFFLOADS`].
+pub(super) fn held_address(host: &Label, key: &[u8]) -> (Vni, IpAddr) {
+    let mut parts = Parts(&key[name0(host.as_str()).len()..]);
+    (parts.vni(), parts.address())
 }

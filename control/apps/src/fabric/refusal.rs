@@ -1,7 +1,7 @@
 //! Refusals: an actuator would not apply an update. What issuing again can mend is issued again;
 //! everything is remembered for people to see, within limits.
 
-use super::compile::Issued;
+use super::issued::Issued;
 use super::tables::{DESIRED, STATUS, desired_key, read, split_desired};
 use super::work::{Work, reference};
 use super::{REFUSALS_MAX, REISSUES_MAX};

@@ -11,7 +11,7 @@
 //! - What one controller says about another one counts only when as many say so as cannot all lie: `believes_one` says whether one
 //!   is enough (a group that survives crashes only).
 
-use super::admission::{SourceKeys, Unauthentic};
+use super::sources::{SourceKeys, Unauthentic};
 use super::tokens;
 use serde::{Deserialize, Serialize};
 use sha2::{Digest as _, Sha256};

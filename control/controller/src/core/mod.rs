@@ -38,6 +38,7 @@ mod outbox;
 mod rules;
 pub mod scheduler;
 mod snapshot;
+mod sources;
 mod step;
 #[cfg(test)]
 mod tests;

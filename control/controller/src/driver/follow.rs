@@ -2,8 +2,9 @@
 //! who leads changes.
 
 use super::carrying::Carrying;
+use super::locking::locked;
 use super::runner::{Command, Runner};
-use super::shared::{Parts, Shared, locked};
+use super::shared::{Parts, Shared};
 use super::turns::TURN_MS;
 use super::{
     Controller, ControllerHandle, ControllerSettings, Members, MembersThread, NUMBERS_FILE, NUMBERS_RESERVED,

@@ -1,7 +1,7 @@
 //! The handle: what the API and the sessions use of a controller. A clone costs nothing.
 
 use super::audit::{AuditPage, AuditStatus};
-use super::runner::Command;
+use super::command::Command;
 use super::shared::{Published, Shared};
 use crate::Error;
 use crate::audit::{Misdeed, Record, Wrong};

@@ -2,7 +2,6 @@
 //! what is refused, counted by reason.
 
 use super::handle::ControllerHandle;
-use super::session::Renewer;
 use super::shared::Shared;
 use crate::Error;
 use crate::core::admission::Unauthentic;
@@ -19,33 +18,11 @@ use weir_trust::identity::{KeyPair, sign_rotation, sign_settled};
 use x509_parser::pem::parse_x509_pem;
 use x509_parser::prelude::{FromDer, X509Certificate};
 
+/// Signs a certificate (PEM) for an actuator from its request (PEM); a text says why not.
+pub type Renewer = dyn Fn(&Label, &str) -> Result<String, String> + Send + Sync;
+
 /// How long an event about an actuator's keys may take before the actuator is told to ask again.
 const ORDER_LIMIT: Duration = Duration::from_secs(8);
-
-/// What was refused, by reason.
-#[derive(Debug, Default)]
-pub(super) struct Refused {
-    /// Sessions, and TLS connections, of sources that were revoked.
-    pub sessions_revoked: AtomicU64,
-    /// Those with a certificate that was replaced.
-    pub sessions_replaced: AtomicU64,
-    /// Events that came here, of sources that were revoked.
-    pub events_revoked: AtomicU64,
-    /// Changes of keys that were asked for in sessions.
-    pub rotations: AtomicU64,
-    /// Those that were refused.
-    pub rotations_refused: AtomicU64,
-}
-
-impl Refused {
-    fn session(&self, reason: Unauthentic) {
-        let counter = match reason {
-            Unauthentic::Revoked => &self.sessions_revoked,
-            _ => &self.sessions_replaced,
-        };
-        counter.fetch_add(1, Ordering::Relaxed);
-    }
-}
 
 /// Hash of a certificate's public key and when it is over, seconds of the Unix epoch.
 ///

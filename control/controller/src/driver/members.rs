@@ -3,7 +3,7 @@
 //! It is fed by the core thread, which may wait for it; it never waits for the core thread itself: what the core's queue
 //! has no room for waits here, and is at most as much as the core asked for.
 
-use super::runner::Command;
+use super::command::Command;
 use super::shared::Shared;
 use crate::Error;
 use crate::audit::Record;

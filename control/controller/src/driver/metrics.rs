@@ -1,7 +1,6 @@
 //! Counters and gauges of the controller as Prometheus text.
 
 use super::audit::AuditStatus;
-use super::identities::Refused;
 use super::shared::Shared;
 use super::steps::BOUNDS_S;
 use crate::core::admission::Unauthentic;
@@ -10,61 +9,6 @@ use crate::core::{Core, CoreCounters};
 use std::sync::atomic::{AtomicU64, Ordering};
 use weir_base::exposition::{Exposition, Kind};
 use weir_base::ordered_time::State;
-
-/// What the driver counts itself.
-#[derive(Debug, Default)]
-pub(super) struct DriverCounters {
-    pub overloads: AtomicU64,
-    pub offers_failed: AtomicU64,
-    pub snapshots_failed: AtomicU64,
-    pub sessions_refused: AtomicU64,
-    /// Addresses on the underlay that actuators said they have and may not.
-    pub underlays_refused: AtomicU64,
-    pub sessions_failed: AtomicU64,
-    pub renewals: AtomicU64,
-    pub renewals_refused: AtomicU64,
-    pub intake_accepted: AtomicU64,
-    pub intake_duplicates: AtomicU64,
-    pub intake_held: AtomicU64,
-    pub intake_spared: AtomicU64,
-    pub intake_taken_over: AtomicU64,
-    pub intake_full: AtomicU64,
-    pub intake_passed_over: AtomicU64,
-    intake_unknown_source: AtomicU64,
-    intake_bad_signature: AtomicU64,
-    intake_not_its_own: AtomicU64,
-    pub refused: Refused,
-}
-
-impl DriverCounters {
-    /// Counts an event that came from outside and is not its source's.
-    pub fn intake_unauthentic(&self, reason: Unauthentic) {
-        let counter = match reason {
-            Unauthentic::UnknownSource => &self.intake_unknown_source,
-            Unauthentic::BadSignature => &self.intake_bad_signature,
-            Unauthentic::NotItsOwn => &self.intake_not_its_own,
-            Unauthentic::Revoked => &self.refused.events_revoked,
-            Unauthentic::Replaced => &self.intake_bad_signature,
-        };
-        counter.fetch_add(1, Ordering::Relaxed);
-    }
-}
-
-/// What the core thread shows of the core, about once a second.
-#[derive(Debug, Default)]
-pub(super) struct Gauges {
-    core: CoreCounters,
-    scheduler: SchedulerCounters,
-    targets: Vec<TargetStatus>,
-}
-
-impl Gauges {
-    pub fn of(core: &Core) -> Gauges {
-        let scheduler = core.scheduler();
-        let targets = scheduler.target_names().filter_map(|name| scheduler.target_status(name)).collect();
-        Gauges { core: core.counters(), scheduler: scheduler.counters, targets }
-    }
-}
 
 /// One metric name, its kind and help, and its samples: a label's value and a number.
 fn put(text: &mut Exposition, name: &str, kind: Kind, help: &str, label: &str, samples: &[(&str, u64)]) {

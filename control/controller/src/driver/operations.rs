@@ -1,7 +1,7 @@
 //! Operations of clients of the store, on their way through the order and back (row B1).
 
 use super::ControllerHandle;
-use super::shared::locked;
+use super::locking::locked;
 use crate::Error;
 use crate::core::Item;
 use std::collections::HashMap;

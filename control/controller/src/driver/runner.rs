@@ -2,7 +2,8 @@
 
 use super::audit::Observer;
 use super::carrying::{Carrying, Way};
-use super::metrics::Gauges;
+use super::command::Command;
+use super::counters::Gauges;
 use super::shared::Shared;
 use super::snapshots::Job;
 use super::{ControllerSettings, Members, SnapshotPolicy, TICK};
@@ -25,33 +26,6 @@ use weir_order::{Entry, Position};
 const WAITERS_MAX: usize = 65_536;
 /// Ticks between two looks at waiters and gauges.
 const TICKS_PER_LOOK: u64 = 10;
-
-/// What is asked of the core thread.
-pub(super) enum Command {
-    /// The order committed an entry.
-    Committed(Entry),
-    /// The order brings the state after an entry.
-    Install(Position, Vec<u8>),
-    /// This replica begins or ceases to lead.
-    Lead { leads: bool, reply: oneshot::Sender<()> },
-    /// Something happened on a session.
-    Input(Input),
-    /// Time passed.
-    Tick,
-    /// Somebody wants to look at the core.
-    Inspect(Box<dyn FnOnce(&Core) + Send>),
-    /// Somebody waits until all updates of a version are acked.
-    Wait { version: Version, reply: oneshot::Sender<Result<Reached, Error>> },
-    /// A snapshot was saved or failed.
-    SnapshotDone { saved: bool },
-    /// The state rots: see [`weir_store::Store::rot`].
-    #[cfg(debug_assertions)]
-    Rot,
-    /// This replica begins to lead and wait for something to order.
-    Waiting,
-    /// Nothing, but look whether the controller stops.
-    Wake,
-}
 
 pub(super) struct Runner {
     core: Core,

@@ -5,8 +5,8 @@
 
 use super::frame::{read_frame, write_frame};
 use super::handle::ControllerHandle;
-use super::identities::{Asks, certificate_key};
-use super::shared::locked;
+use super::identities::{Asks, Renewer, certificate_key};
+use super::moves::MOVE_REST;
 use crate::Error;
 use crate::core::Input;
 use crate::core::identities::Row;
@@ -30,9 +30,6 @@ use weir_model::session::{
     PROTOCOL, PROTOCOL_MIN, REQUEST_BYTES_MAX, STATE_CHUNK_KEYS, StateDigest, ToActuator, ToController,
 };
 use x509_parser::prelude::{FromDer, GeneralName, X509Certificate};
-
-/// Signs a certificate (PEM) for an actuator from its request (PEM); a text says why not.
-pub type Renewer = dyn Fn(&Label, &str) -> Result<String, String> + Send + Sync;
 
 /// What those around the controller say about sessions.
 #[derive(Clone)]
@@ -269,27 +266,6 @@ fn may_move(handle: &ControllerHandle, facts: &ActuatorFacts, from: IpAddr) -> R
             facts.name,
             MOVE_REST.as_secs()
         )),
-    }
-}
-
-/// An actuator may change its address on the underlay once in this time.
-pub const MOVE_REST: Duration = Duration::from_secs(60);
-/// Names of which it is known when they changed their address; those that may again make room.
-const MOVES_MAX: usize = 4_096;
-
-/// When actuators changed their addresses last.
-#[derive(Default)]
-pub(super) struct Moves(Mutex<HashMap<Label, Instant>>);
-
-impl Moves {
-    fn may(&self, name: &Label) -> bool {
-        let mut moved = locked(&self.0);
-        moved.retain(|_, at| at.elapsed() < MOVE_REST);
-        if moved.contains_key(name) || moved.len() >= MOVES_MAX {
-            return false;
-        }
-        moved.insert(name.clone(), Instant::now());
-        true
     }
 }
 

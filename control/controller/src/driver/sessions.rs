@@ -1,7 +1,7 @@
 //! The sessions that are open: one for each actuator, with its outbound queue and open questions.
 
 use super::SessionSettings;
-use super::shared::locked;
+use super::locking::locked;
 use crate::Error;
 use std::collections::HashMap;
 use std::sync::Mutex;

@@ -1,12 +1,13 @@
 //! What the core thread, the sessions and the handles share.
 
 use super::audit::Keeper;
-use super::metrics::{DriverCounters, Gauges};
+use super::command::Command;
+use super::counters::{DriverCounters, Gauges};
+use super::locking::locked;
+use super::moves::Moves;
 use super::operations::Operations;
-use super::runner::Command;
-use super::session::Moves;
 use super::sessions::Sessions;
-use super::steps::Steps;
+use super::steps::{EventName, Steps};
 use super::{ControllerSettings, Order, SessionSettings, TimeKeeper, time, turns};
 use crate::Error;
 use crate::audit::record::is_recorded;
@@ -22,7 +23,7 @@ use arc_swap::{ArcSwap, ArcSwapOption};
 use bytes::Bytes;
 use std::collections::{BTreeMap, HashMap};
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::Instant;
 use tokio::sync::{mpsc, oneshot, watch};
 use weir_base::codec::encode;
@@ -57,8 +58,6 @@ pub struct Published {
     pub rules: u32,
 }
 
-/// Source and number of an event.
-pub(super) type EventName = (SourceId, u64);
 type Answer = oneshot::Sender<Result<Version, Error>>;
 
 pub(super) struct Shared {
@@ -132,11 +131,6 @@ pub(super) struct Parts<'a> {
     pub leads: bool,
     pub inbox: mpsc::Sender<Command>,
     pub audit: Option<Keeper>,
-}
-
-pub(super) fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    // A panic elsewhere leaves maps and queues that are each whole.
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl Shared {

@@ -2,7 +2,7 @@
 
 use super::Order;
 use super::audit::Keeper;
-use super::runner::Command;
+use super::command::Command;
 use crate::Error;
 use crate::core::CoreSnapshot;
 use std::sync::Arc;

@@ -9,18 +9,21 @@
 //!
 //! Each step keeps a bounded number of beginnings; what finds no room, or never ends, is not counted.
 
-use super::shared::EventName;
 use crate::core::BatchName;
 use std::collections::HashMap;
 use std::hash::Hash;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
+use weir_model::event::SourceId;
 use weir_model::{Label, Version};
 
 /// Most beginnings of a step that are kept.
 const BEGUN_MAX: usize = 4_096;
 /// A beginning that is older has no end any more, ns.
 const OLD_NS: u64 = 60_000_000_000;
+
+/// Source and number of an event.
+pub(super) type EventName = (SourceId, u64);
 
 /// Upper ends of the histogram's parts but the last, seconds.
 pub(super) const BOUNDS_S: [f64; 9] = [0.000_1, 0.001, 0.005, 0.01, 0.05, 0.1, 0.5, 1.0, 10.0];

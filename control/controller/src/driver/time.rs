@@ -4,7 +4,7 @@
 //! clocks is elsewhere, and feeds it by [`TimeKeeper::heard`].
 
 use super::ControllerHandle;
-use super::shared::locked;
+use super::locking::locked;
 use crate::Error;
 use std::collections::BTreeSet;
 use std::fmt;

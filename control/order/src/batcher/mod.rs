@@ -21,8 +21,8 @@ use bytes::Bytes;
 pub use codec::{BATCH_OVERHEAD_BYTES, OPERATION_OVERHEAD_BYTES, decode, encode};
 
 use crate::counters::BatcherCounters;
-use crate::engine::Position;
 use crate::error::Error;
+use crate::position::Position;
 
 /// Limits of a batcher.
 #[derive(Debug, Clone, Copy)]

@@ -19,9 +19,10 @@ pub use open::{OpenedLocal, Opening, Settings};
 pub use submit::{Reply, Submitter};
 
 use crate::counters::{EngineCounters, LogCounters};
-use crate::engine::{Completion, Engine, Position, Sink, Status};
+use crate::engine::{Completion, Engine, Sink, Status};
 use crate::error::Error;
 use crate::log::{Log, prepare_spare};
+use crate::position::Position;
 use crate::snapshot::{SnapshotInfo, SnapshotStore};
 use log_thread::LogThread;
 

@@ -16,8 +16,9 @@ use std::collections::VecDeque;
 
 use bytes::Bytes;
 
-use crate::engine::{Entry, Position};
+use crate::engine::Entry;
 use crate::error::Error;
+use crate::position::Position;
 
 /// Limits of the core.
 #[derive(Debug, Clone, Copy)]

@@ -38,8 +38,9 @@ pub use replay::Replay;
 pub use room::{Room, RoomCounters};
 
 use crate::counters::LogCounters;
-use crate::engine::{Entry, Position};
+use crate::engine::Entry;
 use crate::error::Error;
+use crate::position::Position;
 use create::{CreateError, create_segment, remove_leftovers, write_zeros};
 use proof::{Proof, Said};
 pub use reader::RecordReader;

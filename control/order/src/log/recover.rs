@@ -29,8 +29,8 @@ use weir_base::world::{Disk, DiskFile};
 use super::record::{Flaw, Kind, RecordHeader};
 use super::scan::Scanner;
 use super::segment::{self, SEGMENT_HEADER_BYTES, SegmentHeader};
-use crate::engine::Position;
 use crate::error::Error;
+use crate::position::Position;
 
 /// The state of a whole log as it was found. Nothing has been changed on the disk yet.
 pub struct Found {

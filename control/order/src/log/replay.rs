@@ -9,8 +9,9 @@ use weir_base::world::Disk;
 use super::record::Kind;
 use super::scan::Scanner;
 use super::segment::{self, SegmentHeader};
-use crate::engine::{Entry, Position};
+use crate::engine::Entry;
 use crate::error::Error;
+use crate::position::Position;
 
 /// The entries of a range of indices, in order, each checked as it is read. Ends after the first error.
 pub struct Replay {

@@ -8,7 +8,7 @@ use weir_base::world::DiskFile;
 use super::record::{self, Flaw, Kind, RECORD_ALIGN_BYTES, RECORD_HEADER_BYTES, RecordHeader};
 use super::segment::{SEGMENT_HEADER_BYTES, SegmentHeader};
 use super::window::Window;
-use crate::engine::Position;
+use crate::position::Position;
 
 /// Reads records one after the other and checks that each follows the one before.
 pub struct Scanner {

@@ -7,7 +7,7 @@ use std::io::{self, Read};
 
 use sha2::{Digest, Sha256};
 
-use crate::engine::Position;
+use crate::position::Position;
 
 /// The version of the snapshot's format.
 pub const SNAPSHOT_VERSION: u32 = 1;

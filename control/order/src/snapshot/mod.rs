@@ -18,8 +18,8 @@ use weir_base::world::{Disk, DiskFile};
 
 pub use format::{CHUNK_BYTES_MAX, Decoder, EncodeError, SNAPSHOT_VERSION, SnapshotInfo, encode};
 
-use crate::engine::Position;
 use crate::error::Error;
+use crate::position::Position;
 
 /// How many good snapshots are kept.
 pub const SNAPSHOTS_KEPT: usize = 2;

@@ -9,7 +9,7 @@
 mod trace;
 
 use super::order::{client, median, servers};
-use crate::cli::Failure;
+use crate::failure::Failure;
 use clap::Args;
 use client::weir_client;
 use servers::{Peer, Servers, runtime};

@@ -13,7 +13,7 @@ mod vm;
 
 pub use order::tool as order_client;
 
-use crate::cli::Failure;
+use crate::failure::Failure;
 use clap::{Args, Subcommand};
 use std::process::ExitCode;
 

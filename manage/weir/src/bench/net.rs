@@ -1,7 +1,7 @@
 //! `weir bench net`.
 
 use super::net_path::Weir;
-use crate::cli::Failure;
+use crate::failure::Failure;
 use clap::Args;
 use std::ffi::OsString;
 use std::path::PathBuf;

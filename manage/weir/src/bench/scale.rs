@@ -10,7 +10,7 @@
 //! small change waits at most is a matter of when it comes. The transaction counts as in force when every switch
 //! has acked everything up to its version: the other tenant's changes go on and are always a little behind.
 
-use crate::cli::Failure;
+use crate::failure::Failure;
 use clap::Args;
 use serde_json::json;
 use std::path::{Path, PathBuf};

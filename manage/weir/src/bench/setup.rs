@@ -12,7 +12,7 @@
 
 use super::order::median;
 use super::setup_steps::{Steps, report_steps};
-use crate::cli::Failure;
+use crate::failure::Failure;
 use clap::Args;
 use serde_json::{Value, json};
 use std::fmt::Display;

@@ -1,6 +1,6 @@
 //! The steps of changes that controllers count, and RoSCo's beside them.
 
-use crate::cli::Failure;
+use crate::failure::Failure;
 use std::collections::BTreeMap;
 use weir_api::client::Client;
 

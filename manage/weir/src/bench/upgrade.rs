@@ -10,7 +10,7 @@
 
 use super::net_path::Weir;
 use super::order::median;
-use crate::cli::Failure;
+use crate::failure::Failure;
 use clap::Args;
 use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 use std::fmt::Display;

@@ -8,7 +8,7 @@ mod guest;
 
 use super::net_path::Weir;
 use super::order::median;
-use crate::cli::Failure;
+use crate::failure::Failure;
 use clap::Args;
 use guest::Guest;
 use std::fmt::Display;

@@ -1,6 +1,6 @@
 //! Files of resources: YAML or JSON, many documents a file, lists allowed.
 
-use super::Failure;
+use crate::failure::Failure;
 use serde_json::Value;
 use std::path::{Path, PathBuf};
 use weir_base::file::read_text;

@@ -1,6 +1,6 @@
 //! How things are printed. Colours only on a terminal, and not when `NO_COLOR` is set.
 
-use super::Failure;
+use crate::failure::Failure;
 use comfy_table::{Attribute, Cell, Color, ContentArrangement, Table, presets};
 use serde::Serialize;
 use std::io::IsTerminal;

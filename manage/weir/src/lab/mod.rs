@@ -20,7 +20,8 @@ mod topology;
 #[cfg(test)]
 mod tests;
 
-use crate::cli::{Failure, input, output};
+use crate::cli::{input, output};
+use crate::failure::Failure;
 use checks::{Ground, Row};
 use clap::{Args, Subcommand};
 use comfy_table::{Cell, Color};

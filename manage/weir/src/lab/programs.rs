@@ -7,7 +7,7 @@ use super::place::{
     SESSION_PORT,
 };
 use super::topology::DEVICE;
-use crate::cli::Failure;
+use crate::failure::Failure;
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::process::Command;

@@ -306,7 +306,7 @@ impl Backend for Controlled {
             let group = self.in_group()?;
             let key = member.key.as_deref().and_then(from_hex::<32>);
             let id = member.id;
-            let whose = SourceId::of_controller(&super::controller::member_name(id));
+            let whose = SourceId::of_controller(&super::names::member_name(id));
             if self.handle.is_revoked(&whose) {
                 return Err(ApiError::conflict(format!(
                     "id: controller {id} was revoked, and does not come back under its number: give the new one another"

@@ -10,7 +10,7 @@ use super::identities::{self, Own, own_key};
 use super::keys::Keys;
 use super::manifest;
 use super::state::State;
-use crate::cli::Failure;
+use crate::failure::Failure;
 use clap::Args;
 use config::{Consistency, ControllerConfig, Given, Ordering, Signatures};
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
@@ -216,14 +216,6 @@ fn audit(config: &ControllerConfig) -> Result<Option<AuditPlace>, Failure> {
     let folder = config.state_dir.join("audit");
     let disk = RealDisk::open(&folder).map_err(Failure::io(folder.display().to_string()))?;
     Ok(Some(AuditPlace { disk: Arc::new(disk), bytes_max: config.audit_bytes }))
-}
-
-/// Under which name a member of a group signs its events.
-pub fn member_name(id: u64) -> Label {
-    match Label::new(format!("controller-{id}")) {
-        Ok(label) => label,
-        Err(error) => unreachable!("{error}"),
-    }
 }
 
 /// Where the controllers are, this one first, as far as the settings say.

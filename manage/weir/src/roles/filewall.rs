@@ -22,7 +22,7 @@ pub mod plane;
 
 use super::health::{Switch, ask_after, last_of_others};
 use super::told::Teller;
-use crate::cli::Failure;
+use crate::failure::Failure;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeSet;
 use std::io::{ErrorKind, Write};

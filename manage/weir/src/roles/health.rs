@@ -11,7 +11,7 @@
 //! - What an order froze is thawed when the order is withdrawn, also when that happened while no monitor ran.
 //! - Nothing here is needed for repair by policy: without a switch the monitor goes on, and tells later.
 
-use crate::cli::Failure;
+use crate::failure::Failure;
 use crate::roles::told::Teller;
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, VecDeque};

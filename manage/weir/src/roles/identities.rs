@@ -143,7 +143,7 @@ impl Controlled {
         let mut all: Vec<SourceId> = match &self.group {
             None => vec![self.handle.source().clone()],
             Some(group) => {
-                let named = |id| SourceId::of_controller(&super::controller::member_name(id));
+                let named = |id| SourceId::of_controller(&super::names::member_name(id));
                 group.status().members.into_iter().map(|member| named(member.id)).collect()
             }
         };

@@ -4,7 +4,7 @@
 //! the state directory, so that the second start needs neither.
 
 use super::health;
-use crate::cli::Failure;
+use crate::failure::Failure;
 use clap::Args;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};

@@ -1,7 +1,7 @@
 //! A process of a plane of this machine's host: whose it is, whom it believes, and where it is found.
 
 use super::node::SwitchSection;
-use crate::cli::Failure;
+use crate::failure::Failure;
 use std::path::{Path, PathBuf};
 use weir_actuator::{ActuatorError, Folders, Identity};
 use weir_agent::config::NodeConfig;

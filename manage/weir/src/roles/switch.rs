@@ -1,6 +1,6 @@
 //! `weir switch`: the process that forwards. `weir host` and `weir gateway` start it.
 
-use crate::cli::Failure;
+use crate::failure::Failure;
 use clap::Args;
 use std::os::fd::BorrowedFd;
 use std::path::PathBuf;

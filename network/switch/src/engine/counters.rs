@@ -1,7 +1,7 @@
 //! Everything the engine counts: flat arrays of atomics that the engine alone writes, with plain
 //! stores, and anybody reads.
 
-use crate::engine::PORTS_MAX;
+use crate::engine::limits::{PORTS_MAX, RULE_COUNTERS_MAX};
 use crate::engine::wire::BySockets;
 use crate::flow::CounterIndex;
 use std::sync::OnceLock;
@@ -10,9 +10,6 @@ use weir_packet::PacketError;
 
 /// Rule counters in one piece of memory.
 const CHUNK: usize = 4096;
-/// Most rule counters; a flow whose counter is above is counted under the last.
-pub const RULE_COUNTERS_MAX: usize = 1 << 20;
-
 /// A number that one thread writes.
 #[derive(Debug, Default)]
 pub struct Count(AtomicU64);

@@ -24,6 +24,7 @@ pub mod counters;
 pub mod forward;
 pub mod idle;
 mod injects;
+pub mod limits;
 pub mod path;
 pub mod peers;
 pub mod polling;
@@ -35,10 +36,12 @@ pub mod transmit;
 pub mod urgency;
 pub mod wire;
 
+pub use limits::{EXTERNAL, MISS_CLASSES, PORTS_MAX, SENDER_CLASSES};
+
 use crate::capture::Tap;
 use crate::counters::Reason;
 use crate::flow::{Ingress, MissReason, PortIndex};
-use crate::flowtable::action::Tunnel;
+use crate::flowtable::tunnel::Tunnel;
 use crate::flowtable::{FlowStore, Tables};
 use crate::fragments::Fragments;
 use crate::mark::{self, Mark};
@@ -60,14 +63,6 @@ use weir_packet::virtio::VirtioNetHeader;
 use weir_packet::{FlowKey, Parsed};
 use wire::Wires;
 
-/// Most ports.
-pub const PORTS_MAX: usize = 4096;
-/// Number of the outside, at a gateway, among the ports.
-pub const EXTERNAL: usize = PORTS_MAX;
-/// Classes that senders on the underlay are hashed into, to share the slow path.
-pub const SENDER_CLASSES: usize = 256;
-/// Who shares the slow path: each port, the outside, each class of senders.
-pub const MISS_CLASSES: usize = PORTS_MAX + 1 + SENDER_CLASSES;
 /// Frames of one class that may wait for the slow path.
 pub const MISSES_PER_CLASS_MAX: u32 = 256;
 /// Frames that may wait for the slow path, or come back from it.

@@ -29,7 +29,7 @@ use super::{Carried, EXTERNAL, Inject, Miss, PORTS_MAX, SENDER_CLASSES, Shared, 
 use crate::capture::{Outer, Taps};
 use crate::counters::Reason;
 use crate::flow::{Ingress, MissReason};
-use crate::flowtable::action::Tunnel;
+use crate::flowtable::tunnel::Tunnel;
 use crate::flowtable::{CompiledHop, Tables, ZoneKey};
 use crate::ports::xdp::Received;
 use fragment::Stopped;

@@ -5,7 +5,7 @@
 //! does not know the option gets full checksums again by then. A table of fixed size: a peer that another took the place of
 //! gets full checksums, which are always right.
 
-use crate::flowtable::action::Tunnel;
+use crate::flowtable::tunnel::Tunnel;
 use std::net::IpAddr;
 use weir_model::resource::Encapsulation;
 use weir_packet::IpAddress;

@@ -21,7 +21,7 @@ mod by_wire;
 use super::counters::{Counters, EngineDrop, EngineEvent};
 use super::sys::{self, Control, RawAddress};
 use super::wire::{Wire, Wires};
-use crate::flowtable::action::Tunnel;
+use crate::flowtable::tunnel::Tunnel;
 use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};

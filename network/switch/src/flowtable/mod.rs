@@ -21,6 +21,7 @@ mod book;
 pub mod index;
 pub mod shadow;
 pub mod store;
+pub mod tunnel;
 pub mod ways;
 pub mod zeroed;
 

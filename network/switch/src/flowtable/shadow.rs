@@ -1,9 +1,10 @@
 //! The writer's side of the flow table: a shadow that is changed, published by message, and got back.
 
-use super::action::{Brief, CompiledAction, CompiledHop, Tunnel};
+use super::action::{Brief, CompiledAction, CompiledHop};
 use super::book::Book;
 use super::index::{Index, ZoneKey, Zones};
 use super::store::{Flow, FlowStore};
+use super::tunnel::Tunnel;
 use super::ways::{WAYS_MAX, Way};
 use std::sync::Arc;
 use weir_packet::FlowKey;

@@ -16,8 +16,9 @@
 //!
 //! Statistics are atomics with one writer each: no ordering is needed, a reader may be a little late.
 
-use super::action::{Brief, CompiledAction, Tunnel};
+use super::action::{Brief, CompiledAction};
 use super::book::Book;
+use super::tunnel::Tunnel;
 use super::ways::{WAYS_MAX, Way, WayIndex};
 use super::zeroed::{Zeroable, Zeroed, prefetch};
 use crate::flow::FLOWS_MAX;

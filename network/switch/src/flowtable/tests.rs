@@ -129,7 +129,7 @@ fn a_removed_slot_is_reused_only_after_the_swap() {
 
 /// To another switch, for a network.
 fn action_to(vni: u32) -> CompiledAction {
-    let tunnel = action::Tunnel::new([192, 0, 2, 1].into(), vni, Encapsulation::Geneve, Some(3)).unwrap();
+    let tunnel = tunnel::Tunnel::new([192, 0, 2, 1].into(), vni, Encapsulation::Geneve, Some(3)).unwrap();
     CompiledAction { hop: CompiledHop::Underlay(tunnel), ..action(0) }
 }
 

@@ -3,7 +3,7 @@
 //! A million flows lead to some hundred other switches, and the tunnel header is the same for all flows of one network to one switch. So
 //! it is made once a way and not once a packet, and lies in lines that all of those flows share (`flowtable::book`).
 
-use super::action::{Tunnel, TunnelHeader};
+use super::tunnel::{Tunnel, TunnelHeader};
 use weir_packet::encap::InnerChecksum;
 
 /// Number of a way.

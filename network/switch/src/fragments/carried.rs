@@ -3,7 +3,7 @@
 
 use super::{Datagram, DatagramKey, Fragments, PIECES_MAX, Pieces, State};
 use crate::counters::Reason;
-use crate::engine::{EXTERNAL, MISS_CLASSES, PORTS_MAX};
+use crate::engine::limits::{EXTERNAL, MISS_CLASSES, PORTS_MAX};
 use crate::flow::PortIndex;
 use serde::{Deserialize, Serialize};
 use std::net::IpAddr;

@@ -10,7 +10,7 @@
 use super::mind::Mind;
 use super::ports::PortBook;
 use super::usage::UsageWindow;
-use crate::engine::EXTERNAL;
+use crate::engine::limits::EXTERNAL;
 use crate::engine::path::{UNDERLAY_ZONES, port_zone};
 use crate::flow::{Action, FlowUse, Hop, Ingress, Invalidate, NO_CONNECTION, PortIndex};
 use crate::flowtable::{CompiledAction, FlowStore, Shadow, Tables, ZoneKey};

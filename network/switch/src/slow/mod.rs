@@ -34,7 +34,7 @@ use crate::engine::ring::{FrameConsumer, FrameProducer};
 use crate::engine::sys::Poller;
 use crate::engine::{Command, EXTERNAL, Inject, Miss, Returned, Shared};
 use crate::flow::{About, Effects, Hop, Ingress, Invalidate, MissReason, Outcome, PortEffect};
-use crate::flowtable::action::Tunnel;
+use crate::flowtable::tunnel::Tunnel;
 use crate::handover::store::Store;
 use crate::health::Told;
 use crate::underlay;

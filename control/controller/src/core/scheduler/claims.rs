@@ -8,7 +8,7 @@
 //!   former: so two that swap their addresses do not wait for each other.
 //! - A port does not wait for one whose going an actuator holds up that is away.
 
-use super::slot::Held;
+use super::held::Held;
 use super::{Node, Scheduler};
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;

@@ -1,6 +1,6 @@
 //! Packs released updates into frames: updates of one batch travel under one header.
 
-use super::slot::Held;
+use super::held::Held;
 use crate::core::{BatchName, DecidedHeader};
 use std::collections::BTreeMap;
 use std::sync::Arc;

@@ -38,6 +38,7 @@
 mod claims;
 mod explain;
 mod frames;
+mod held;
 mod lead;
 mod planes;
 mod progress;
@@ -51,16 +52,17 @@ mod slot;
 mod tests;
 
 pub use explain::{KeyStatus, TargetStatus, WaitState, Waiting};
+pub use held::Held;
 pub use progress::Reached;
 pub(super) use reconcile::continues_at;
 pub use rings::{Ring, Wait};
-pub use slot::Held;
 
 use crate::core::Output;
+use held::Place;
 use progress::Progress;
 use rings::Rings;
 use signing::Unsigned;
-use slot::{Place, Slot, Target};
+use slot::{Slot, Target};
 use std::collections::{BTreeMap, BTreeSet};
 use weir_model::update::{Reason, Refusal};
 use weir_model::{Ack, Change, Dependency, Entry, Key, Label, Version};

@@ -8,8 +8,8 @@
 //! was to delete.
 
 use super::Scheduler;
+use super::held::Held;
 use super::reconcile::STATE_KEYS_MAX;
-use super::slot::Held;
 use crate::core::Output;
 use weir_model::{Key, Label, Version};
 

@@ -18,7 +18,8 @@
 //!   (see [`continues_at`]), so that no later version is one that an actuator has with another content.
 
 use super::Scheduler;
-use super::slot::{Collecting, Doubt, Held, Sums, Target, pair_digest};
+use super::held::{Held, Sums, pair_digest};
+use super::slot::{Collecting, Doubt, Target};
 use crate::core::Output;
 use std::collections::BTreeMap;
 use weir_model::session::StateDigest;

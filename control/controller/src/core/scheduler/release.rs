@@ -2,7 +2,8 @@
 
 use super::claims::claims_of;
 use super::frames::Packed;
-use super::slot::{Held, Sent};
+use super::held::Held;
+use super::slot::Sent;
 use super::{Mode, Node, Scheduler, frames};
 use crate::core::Output;
 use std::collections::BTreeSet;

@@ -1,6 +1,6 @@
 //! Updates whose batch the group has not signed yet: they wait for the signature as well.
 
-use super::slot::Held;
+use super::held::Held;
 use super::{Node, Scheduler};
 use crate::core::{BatchName, DecidedHeader};
 use std::collections::BTreeMap;

@@ -2,6 +2,7 @@
 
 use super::Node;
 use super::claims::{Claims, claims_of};
+use super::held::{Held, Place, Sums, pair_digest};
 use super::queue::FairQueue;
 use crate::core::DecidedHeader;
 use std::collections::{BTreeMap, BTreeSet};
@@ -10,81 +11,6 @@ use weir_model::signed::ProvenUpdate;
 use weir_model::update::Refusal;
 use weir_model::{Change, Dependency, Key, Label, Version};
 use weir_trust::gate::{content_digest, state_digest};
-
-/// Where an update stands in the order of decisions: version, then its leaf in the batch.
-pub(crate) type Place = (Version, u32);
-
-/// A decided update and what it waits for.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Held {
-    /// Header of the batch that decided it.
-    pub header: Arc<DecidedHeader>,
-    /// The update with its proof.
-    pub proven: Arc<ProvenUpdate>,
-    /// What must be acked first.
-    pub after: Arc<[Dependency]>,
-    /// Length of its encoding, bytes.
-    pub bytes: usize,
-}
-
-impl Held {
-    /// Its version.
-    pub fn version(&self) -> Version {
-        self.proven.update.version
-    }
-
-    /// Whether it deletes its key.
-    pub fn is_delete(&self) -> bool {
-        self.proven.update.change == Change::Delete
-    }
-
-    /// Whether the group has signed it, so that it can go.
-    pub fn is_signed(&self) -> bool {
-        self.header.signature().is_some()
-    }
-
-    pub(crate) fn node(&self) -> Node {
-        (self.proven.update.target.clone(), self.proven.update.key.clone())
-    }
-
-    pub(crate) fn place(&self) -> Place {
-        (self.version(), self.proven.leaf)
-    }
-
-    fn sums(&self) -> Sums {
-        let update = &self.proven.update;
-        Sums {
-            versions: pair_digest(&update.key, update.version),
-            contents: content_digest(&update.key, update.version, &update.change),
-        }
-    }
-}
-
-/// Digests of keys, as sums over them: what an actuator says of itself is compared with one of these.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Sums {
-    /// Of keys and versions: what actuators of earlier releases tell.
-    pub versions: u128,
-    /// Of keys, versions and values.
-    pub contents: u128,
-}
-
-impl Sums {
-    pub(crate) fn add(&mut self, other: Sums) {
-        self.versions = self.versions.wrapping_add(other.versions);
-        self.contents = self.contents.wrapping_add(other.contents);
-    }
-
-    fn take(&mut self, other: Sums) {
-        self.versions = self.versions.wrapping_sub(other.versions);
-        self.contents = self.contents.wrapping_sub(other.contents);
-    }
-
-    /// Whether a digest that an actuator told is one of these.
-    pub(crate) fn is(&self, digest: u128) -> bool {
-        digest == self.contents || digest == self.versions
-    }
-}
 
 /// An update that was sent and not answered.
 #[derive(Clone, Copy, Debug)]
@@ -226,11 +152,6 @@ pub(crate) struct Doubt {
     pub since_ms: u64,
     /// How many times it was asked again.
     pub tries: u32,
-}
-
-/// What a key and its version add to a digest of an earlier release.
-pub(crate) fn pair_digest(key: &Key, version: Version) -> u128 {
-    state_digest(std::iter::once((key, version))).0
 }
 
 impl Target {

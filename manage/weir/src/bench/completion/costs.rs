@@ -5,7 +5,7 @@
 use super::super::order::client::{self, Cell};
 use super::super::order::median;
 use super::super::order::servers::{Peer, Servers, Spent};
-use crate::cli::Failure;
+use crate::failure::Failure;
 use rustix::time::{ClockId, clock_gettime};
 use std::collections::BTreeMap;
 use std::fmt::Display;

@@ -15,7 +15,7 @@ mod simulation;
 mod traffic;
 
 use super::order::median;
-use crate::cli::Failure;
+use crate::failure::Failure;
 use clap::Args;
 use costs::{Costs, Order};
 use places::{Places, ZOO};

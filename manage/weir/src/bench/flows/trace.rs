@@ -4,7 +4,7 @@
 //! Each Ethernet source stands behind a port of its own, in the order in which they come. Time is that of the file.
 
 use super::{Controller, Flows, MEMBERS, mac, median, wrong};
-use crate::cli::Failure;
+use crate::failure::Failure;
 use pcap_file::DataLink;
 use pcap_file::pcap::PcapReader;
 use std::collections::{BTreeSet, HashMap, HashSet};

@@ -3,7 +3,7 @@
 use super::Window;
 use super::etcd::Etcd;
 use super::servers::{Servers, runtime};
-use crate::cli::Failure;
+use crate::failure::Failure;
 use serde::{Deserialize, Serialize};
 use std::fmt;
 use std::process::{Command, Stdio};

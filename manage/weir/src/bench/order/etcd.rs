@@ -1,7 +1,7 @@
 //! The few calls of etcd's API that the bench makes, over plain HTTP/2: messages as `rpc.proto` of etcd 3 numbers
 //! their fields.
 
-use crate::cli::Failure;
+use crate::failure::Failure;
 use std::time::Duration;
 use tonic::transport::{Channel, Endpoint};
 use tonic_prost::ProstCodec;

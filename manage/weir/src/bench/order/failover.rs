@@ -3,7 +3,7 @@
 use super::client::{TABLE, key_of, make_table, weir_client};
 use super::etcd::Etcd;
 use super::servers::{Peer, Servers, runtime};
-use crate::cli::Failure;
+use crate::failure::Failure;
 use clap::Args;
 use std::process::ExitCode;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};

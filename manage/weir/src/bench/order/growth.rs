@@ -3,7 +3,7 @@
 
 use super::client::{self, Cell};
 use super::servers::{Peer, Servers};
-use crate::cli::Failure;
+use crate::failure::Failure;
 use clap::Args;
 use std::process::ExitCode;
 

@@ -20,7 +20,7 @@ pub use client::tool;
 pub use failover::Failover;
 pub use growth::Growth;
 
-use crate::cli::Failure;
+use crate::failure::Failure;
 use clap::Args;
 use client::Cell;
 use serde::{Deserialize, Serialize};

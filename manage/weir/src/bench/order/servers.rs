@@ -1,7 +1,7 @@
 //! Servers of one kind on loopback, three or, where one may lie, four, as processes of their own. They end, and their directory goes, with this.
 
 use super::etcd::Etcd;
-use crate::cli::Failure;
+use crate::failure::Failure;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};

@@ -1,6 +1,6 @@
 //! A stock QEMU guest under emulation: Debian's kernel as `scripts/guest-kernel` fetches it, busybox, `iperf3`, and a script.
 
-use crate::cli::Failure;
+use crate::failure::Failure;
 use std::io::Read;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};

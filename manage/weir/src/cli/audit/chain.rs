@@ -1,8 +1,8 @@
 //! Where links come from: a controller, page by page, or a file.
 
 use super::Whose;
-use crate::cli::Failure;
 use crate::cli::written::{Force, Readers};
+use crate::failure::Failure;
 use base64::Engine as _;
 use base64::prelude::BASE64_STANDARD;
 use serde::{Deserialize, Serialize};

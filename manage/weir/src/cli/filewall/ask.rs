@@ -1,9 +1,9 @@
 //! `weir filewall check` and `weir filewall explain`.
 
 use super::failure;
-use crate::cli::Failure;
 use crate::cli::output::{ansi, table};
 use crate::exit::Exit;
+use crate::failure::Failure;
 use clap::Args;
 use std::net::IpAddr;
 use std::path::PathBuf;

@@ -1,9 +1,9 @@
 //! `weir filewall top`: what a running FileWall does, by operation, principal, role and policy. `weir filewall status`: whether it does
 //! what it should.
 
-use crate::cli::Failure;
 use crate::cli::output::{Format, print, table};
 use crate::exit::Exit;
+use crate::failure::Failure;
 use clap::Args;
 use serde::Serialize;
 use std::collections::BTreeMap;

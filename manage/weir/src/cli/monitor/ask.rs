@@ -1,9 +1,9 @@
 //! Looks at files, at a running monitor and at its audit log.
 
 use super::{AUDIT_FILE, STATUS_ADDRESS, failure};
-use crate::cli::Failure;
 use crate::cli::output::{Format, print, table};
 use crate::exit::Exit;
+use crate::failure::Failure;
 use clap::Args;
 use serde::de::DeserializeOwned;
 use std::net::SocketAddr;

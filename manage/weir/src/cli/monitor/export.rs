@@ -1,7 +1,7 @@
 //! Sends metrics to an OpenTelemetry collector: OTLP over HTTP with JSON, made from the same text that Prometheus reads, so that
 //! both show the same.
 
-use crate::cli::Failure;
+use crate::failure::Failure;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 use weir_monitor::otlp;

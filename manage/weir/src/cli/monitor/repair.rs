@@ -1,8 +1,8 @@
 //! `weir monitor repair` and `withdraw`: a repair that the controllers order. It travels as an update that their group signs, and the switch of
 //! the host verifies it before the monitor sees it.
 
-use crate::cli::Failure;
 use crate::cli::output::{Format, print};
+use crate::failure::Failure;
 use crate::roles::told;
 use clap::{Args, ValueEnum};
 use std::process::ExitCode;

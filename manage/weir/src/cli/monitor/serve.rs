@@ -1,7 +1,7 @@
 //! Runs a monitor and serves its status.
 
 use super::{AUDIT_FILE, STATUS_ADDRESS, export, failure};
-use crate::cli::Failure;
+use crate::failure::Failure;
 use crate::roles::health::Relay;
 use crate::roles::node::{self, PidFile};
 use axum::Router;

@@ -1,9 +1,9 @@
 //! `weir monitor top`: what a running monitor sees: processes, policies, sensors. `weir monitor status`: whether it does what it should.
 
 use super::{STATUS_ADDRESS, ask};
-use crate::cli::Failure;
 use crate::cli::output::{Format, print, table};
 use crate::exit::Exit;
+use crate::failure::Failure;
 use clap::Args;
 use serde::Serialize;
 use std::io::{IsTerminal, Write};

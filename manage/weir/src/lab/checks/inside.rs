@@ -1,7 +1,7 @@
 //! Inside one tenant, between hosts: reachability, names, HTTP, throughput.
 
 use super::{Ground, Row, in_url, page};
-use crate::cli::Failure;
+use crate::failure::Failure;
 use std::collections::BTreeSet;
 use std::net::IpAddr;
 use weir_lab::probe::{ping, stream};

@@ -8,7 +8,7 @@ mod walls;
 
 use super::guest::Guest;
 use super::place::Place;
-use crate::cli::Failure;
+use crate::failure::Failure;
 use std::net::IpAddr;
 use std::time::Duration;
 use weir_api::client::Client;

@@ -2,7 +2,7 @@
 
 use super::super::place::{EXTERNAL_V4, EXTERNAL_V6, OUTSIDE_V4, OUTSIDE_V6};
 use super::{Ground, Row, in_url, page};
-use crate::cli::Failure;
+use crate::failure::Failure;
 use std::net::IpAddr;
 use weir_lab::probe::http::{self, Outcome};
 

@@ -3,7 +3,7 @@
 use super::super::place::OUTSIDE_V4;
 use super::super::programs;
 use super::{Ground, Row, in_url};
-use crate::cli::Failure;
+use crate::failure::Failure;
 use std::net::IpAddr;
 use std::time::Duration;
 use weir_api::types::TraceRequest;

@@ -1,7 +1,7 @@
 //! What must not pass: between tenants, and what the firewall denies.
 
 use super::{Ground, Row, page};
-use crate::cli::Failure;
+use crate::failure::Failure;
 use std::collections::BTreeMap;
 use weir_lab::probe::http::{self, Outcome};
 use weir_lab::probe::ping;

@@ -27,7 +27,7 @@
 //!
 //! An unknown field is an error, and each error names field, value and what is allowed.
 
-use crate::cli::Failure;
+use crate::failure::Failure;
 use crate::roles::group::{MEMBER_NUMBER_MAX, MemberAddress};
 use serde::Deserialize;
 use std::collections::BTreeMap;

@@ -13,8 +13,8 @@ mod answer;
 mod ask;
 mod view;
 
-use super::controller::member_name;
 use super::group::Group;
+use super::names::member_name;
 use super::state::State;
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};

@@ -8,7 +8,7 @@
 //! whoever ordered it sees. A withdrawal leaves in force what is in force, as nobody's order.
 
 use super::{KEPT_FILE, Orders};
-use crate::cli::Failure;
+use crate::failure::Failure;
 use crate::roles::plane::{OfHost, failure};
 use std::collections::BTreeMap;
 use std::path::Path;

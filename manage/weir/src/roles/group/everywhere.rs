@@ -15,7 +15,7 @@
 //! whoever may ask it: `weir group add` and `remove` ask all.
 
 use super::MemberAddress;
-use crate::cli::Failure;
+use crate::failure::Failure;
 use crate::roles::controller::config::GroupConfig;
 use crate::roles::state::{State, kept_key};
 use bytes::Bytes;
@@ -286,7 +286,7 @@ impl Order for Everywhere {
     }
 
     fn source_of(&self, replica: u64) -> Option<SourceId> {
-        Some(SourceId::of_controller(&crate::roles::controller::member_name(replica)))
+        Some(SourceId::of_controller(&crate::roles::names::member_name(replica)))
     }
 
     fn wants_state(&self, index: u64) -> bool {

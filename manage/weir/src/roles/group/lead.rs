@@ -2,8 +2,8 @@
 
 use super::order::Replicated;
 use super::{Engine, Group, clocks, turns};
-use crate::cli::Failure;
-use crate::roles::controller::member_name;
+use crate::failure::Failure;
+use crate::roles::names::member_name;
 use crate::roles::state::State;
 use std::collections::BTreeSet;
 use std::path::PathBuf;

@@ -5,7 +5,7 @@
 //! none ever leaves the machine but deals, to the member for whom each is.
 
 use super::{Engine, Group};
-use crate::cli::Failure;
+use crate::failure::Failure;
 use crate::roles::state::kept_key;
 use bytes::Bytes;
 use std::os::unix::fs::DirBuilderExt;

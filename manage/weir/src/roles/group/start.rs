@@ -3,7 +3,7 @@
 use super::order::{ByReplicaAddress, DIGEST_EVERY, Replicated};
 use super::signing::{self, ReplicaPeers};
 use super::{Engine, Group, clocks, everywhere};
-use crate::cli::Failure;
+use crate::failure::Failure;
 use crate::roles::controller::config::{GroupConfig, Ordering};
 use crate::roles::manifest;
 use crate::roles::state::{State, write_secret};

@@ -5,7 +5,8 @@
 use super::Lookup;
 use crate::flow::CounterIndex;
 use crate::flowtable::Flow;
-use crate::flowtable::action::{Brief, TunnelHeader};
+use crate::flowtable::action::Brief;
+use crate::flowtable::tunnel::TunnelHeader;
 use crate::flowtable::ways::Way;
 use weir_packet::Plain;
 

@@ -2,7 +2,7 @@ use super::plain::{Tally, alter_plain, encapsulate_plain, judge_plain, way_of};
 use super::*;
 use crate::flow::{Action, Hop, NO_CONNECTION, Nat};
 use crate::flowtable::Shadow;
-use crate::flowtable::action::Tunnel;
+use crate::flowtable::tunnel::Tunnel;
 use std::net::IpAddr;
 use std::sync::Arc;
 use weir_model::MacAddr;

@@ -6,7 +6,7 @@ use crate::capture::Outer;
 use crate::engine::counters::EngineEvent;
 use crate::engine::forward::{self, Checked};
 use crate::engine::port;
-use crate::flowtable::action::Tunnel;
+use crate::flowtable::tunnel::Tunnel;
 use weir_packet::checksum;
 use weir_packet::encap::InnerChecksum;
 use weir_packet::segment::Segmenter;

@@ -22,7 +22,7 @@ use crate::engine::receive::{MESSAGE_BYTES, MESSAGES_MAX, Message, WIRE_FRAMES_M
 use crate::engine::ring::FrameProducer;
 use crate::engine::{EXTERNAL, Miss};
 use crate::flow::{CounterIndex, Ingress, MissReason};
-use crate::flowtable::action::{Tunnel, wire_format};
+use crate::flowtable::tunnel::{Tunnel, wire_format};
 use crate::flowtable::{CompiledHop, ZoneKey};
 use crate::ports::xdp::UNDERLAY_CHUNKS;
 use crate::underlay::QUEUES_MAX;

@@ -1,7 +1,7 @@
 //! Ports that go over to another process, and back (row A30): their devices and sockets with what is to be known of them.
 
 use super::{Given, Place, PortBook, teller};
-use crate::engine::EXTERNAL;
+use crate::engine::limits::EXTERNAL;
 use crate::engine::port::Device;
 use crate::flow::PortIndex;
 use crate::handover::guests::Guest as Carried;
