@@ -1,12 +1,12 @@
 //! Places, by address and by name.
 
 use std::collections::{BTreeMap, HashMap};
-use std::fmt::Write as _;
 use std::net::IpAddr;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::Waker;
 use std::time::{Duration, Instant};
+use weir_base::exposition::{Exposition, Kind};
 
 /// Limits of a door.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -323,32 +323,22 @@ impl Door {
 }
 
 /// What several doors counted, as Prometheus text.
-pub(crate) fn metrics_text<'a>(doors: impl Iterator<Item = &'a Arc<Door>> + Clone) -> String {
-    let mut text = String::from(
-        "# HELP weir_door_connections_total Connections at a listener, by what became of them.\n\
-         # TYPE weir_door_connections_total counter\n",
-    );
-    // Writing to a string does not fail.
-    for door in doors.clone() {
-        for (kind, value) in door.counted() {
-            let _ = writeln!(
-                text,
-                "weir_door_connections_total{{door=\"{}\",event=\"{kind}\"}} {value}",
-                door.name
-            );
-        }
-    }
-    text.push_str(
-        "# HELP weir_door_connections Connections that are open at a listener.\n\
-         # TYPE weir_door_connections gauge\n",
-    );
+pub(crate) fn metrics_text<'a>(doors: impl Iterator<Item = &'a Arc<Door>>) -> String {
+    let mut text = Exposition::new();
     for door in doors {
+        let help = "Connections at a listener, by what became of them.";
+        for (event, value) in door.counted() {
+            let labels = [("door", door.name), ("event", event)];
+            text.put("weir_door_connections_total", Kind::Counter, help, &labels, value as f64);
+        }
         let (strangers, known) = door.occupied();
+        let help = "Connections that are open at a listener.";
         for (who, value) in [("stranger", strangers), ("known", known)] {
-            let _ = writeln!(text, "weir_door_connections{{door=\"{}\",who=\"{who}\"}} {value}", door.name);
+            let labels = [("door", door.name), ("who", who)];
+            text.put("weir_door_connections", Kind::Gauge, help, &labels, value as f64);
         }
     }
-    text
+    text.text()
 }
 
 impl Door {

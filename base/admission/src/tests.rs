@@ -130,7 +130,9 @@ fn what_is_counted_is_told() {
     assert!(text.contains("weir_door_connections_total{door=\"test\",event=\"entered\"} 2\n"), "{text}");
     assert!(text.contains("weir_door_connections{door=\"test\",who=\"stranger\"} 1\n"), "{text}");
     assert!(text.contains("weir_door_connections{door=\"test\",who=\"known\"} 1\n"), "{text}");
-    assert_eq!(text.matches("# HELP").count(), text.matches("# TYPE").count());
+    assert_eq!(weir_base::exposition::check(&text), []);
+    let two = [door, Door::new("other", few())];
+    assert_eq!(weir_base::exposition::check(&Door::metrics_text(&two)), []);
 }
 
 async fn listening() -> (TcpListener, SocketAddr) {

@@ -10,11 +10,13 @@ pub use listing::EntryHandles;
 
 use crate::identity::Principal;
 use crate::places::Place;
+use crate::policy::does;
 use crate::wire::call::Arguments;
 use crate::wire::nfs3::{ATTRIBUTES_BYTES, Handle, Op, Status};
-use crate::wire::reply::Results;
+use crate::wire::reply::{BEFORE_BYTES, Results};
 use crate::wire::rpc::{CallHead, Credential, mark_of};
-use crate::wire::xdr::{Span, get_u32, padded, put_opaque, put_u32, set_u32};
+use crate::wire::xdr::{get_u32, padded, put_opaque, put_u32, set_u32};
+use std::ops::Range;
 use std::sync::Arc;
 
 /// What time it is, read once for each batch of messages.
@@ -121,6 +123,8 @@ pub struct Call<'a> {
     pub aside_us: u64,
     /// It was sent to the server before, and nobody knows what became of it.
     pub unknown: bool,
+    /// Policies that let the same operation of a COMPOUND go on before, as bits, when it was shown as another one.
+    pub passed: u64,
     /// What a policy answers such a call with, unless it turns out to have happened; it must not reach the server then.
     pub unless: Option<Status>,
     handles: [Option<Handle>; 2],
@@ -153,6 +157,7 @@ impl<'a> Call<'a> {
             seen: Seen::default(),
             aside_us: 0,
             unknown: false,
+            passed: 0,
             unless: None,
             handles: [None; 2],
         }
@@ -256,10 +261,16 @@ impl<'a> Call<'a> {
         get_u32(self.record, self.listing_bytes_at())
     }
 
-    /// Bytes of data that it brings (WRITE) or asks for (READ).
+    /// All that it does, as bits ([`does`]).
+    pub fn does(&self) -> u32 {
+        does::does(&self.arguments)
+    }
+
+    /// Bytes of data that it brings (WRITE, SYMLINK) or asks for (READ).
     pub fn data_bytes(&self) -> u64 {
         match self.op() {
             Op::Read | Op::Write => u64::from(self.arguments.count),
+            Op::Symlink => self.arguments.target.map_or(0, |target| target.bytes as u64),
             _ => 0,
         }
     }
@@ -278,8 +289,10 @@ impl<'a> Call<'a> {
 
     /// Appends the record mark and the head, with `xid` for its transaction number.
     pub fn put(&self, xid: u32, out: &mut Vec<u8>) {
-        let replaced =
-            |number: usize| self.handles[number].as_ref().map(|new| (self.arguments.handles[number], new));
+        let replaced = |number: usize| {
+            let old = self.arguments.handles[number];
+            self.handles[number].as_ref().map(|new| (old.start - 4..old.padded_end(), Some(new)))
+        };
         put_head(
             self.record,
             self.record_bytes,
@@ -291,13 +304,13 @@ impl<'a> Call<'a> {
     }
 }
 
-/// Appends mark and head of a record, with new handles in place of old ones.
+/// Appends mark and head of a record, with new handles in place of old ones, and with what is replaced by nothing said to be absent.
 fn put_head<'h>(
     record: &[u8],
     record_bytes: usize,
     head_end: usize,
     xid: u32,
-    handles: impl Iterator<Item = (Span, &'h Handle)>,
+    replaced: impl Iterator<Item = (Range<usize>, Option<&'h Handle>)>,
     out: &mut Vec<u8>,
 ) {
     let begin = out.len();
@@ -305,11 +318,13 @@ fn put_head<'h>(
     put_u32(out, xid);
     let mut from = 4;
     let mut bytes = record_bytes;
-    for (old, new) in handles {
-        out.extend_from_slice(&record[from..old.start - 4]);
-        put_opaque(out, new.as_bytes());
-        from = old.padded_end();
-        bytes = bytes + padded(new.as_bytes().len()) - padded(old.bytes);
+    for (old, new) in replaced {
+        out.extend_from_slice(&record[from..old.start]);
+        let new = new.map_or(&[][..], Handle::as_bytes);
+        // An empty opaque and a boolean that is false are the same word.
+        put_opaque(out, new);
+        from = old.end;
+        bytes = bytes + 4 + padded(new.len()) - old.len();
     }
     out.extend_from_slice(&record[from..head_end]);
     out[begin..begin + 4].copy_from_slice(&mark_of(bytes).to_be_bytes());
@@ -326,6 +341,8 @@ pub struct Asked {
     pub handle: Handle,
     /// Second handle as the server got it.
     pub handle_to: Option<Handle>,
+    /// Place of the first handle, where it follows from the operations before it, as in a COMPOUND of NFSv4; otherwise it is the handle's.
+    pub place: Option<Place>,
     /// First name, where somebody needs it.
     pub name: Option<Box<[u8]>>,
     /// Second name, where somebody needs it.
@@ -351,6 +368,7 @@ impl Asked {
             caller,
             handle: Handle::EMPTY,
             handle_to: None,
+            place: None,
             name: None,
             name_to: None,
             maxcount: 0,
@@ -392,6 +410,8 @@ pub struct Reply<'a> {
     pub learnt: bool,
     /// True if something was taken out of its entries.
     hides: bool,
+    /// True if the client gets no attributes but those of entries.
+    bare: bool,
     /// The client gets this in place of the reply.
     pub failed: Option<Status>,
 }
@@ -414,6 +434,7 @@ impl<'a> Reply<'a> {
             extra: None,
             learnt: false,
             hides: false,
+            bare: false,
             failed: None,
         }
     }
@@ -463,6 +484,31 @@ impl<'a> Reply<'a> {
         }
     }
 
+    /// True if there are attributes in it besides those of entries.
+    pub fn has_attributes(&self) -> bool {
+        !self.results.attributes.is_empty() || !self.results.before.is_empty()
+    }
+
+    /// Takes them out: NFSv3 lets a server leave them out wherever they are not what is asked for.
+    pub fn hide_attributes(&mut self) {
+        self.bare = true;
+    }
+
+    /// What is replaced in the record, in its order: the handle, and behind it attributes that the client does not get. A boolean stands
+    /// in front of each of these.
+    fn replaced(&self) -> impl Iterator<Item = (Range<usize>, Option<&Handle>)> {
+        let span = self.results.handle.zip(self.handle.as_ref());
+        let handle = span.map(|(old, new)| (old.start - 4..old.padded_end(), Some(new)));
+        let mut gone = Vec::new();
+        if self.bare {
+            let Results { attributes, before, .. } = &*self.results;
+            gone.extend(attributes.iter().map(|at| (at - 4..at + ATTRIBUTES_BYTES, None)));
+            gone.extend(before.iter().map(|at| (at - 4..at + BEFORE_BYTES, None)));
+            gone.sort_unstable_by_key(|(range, _)| range.start);
+        }
+        handle.into_iter().chain(gone)
+    }
+
     /// Where the head ends and the data of a READ begins.
     pub fn head_end(&self) -> usize {
         self.results.payload.map_or(self.record_bytes, |payload| payload.start)
@@ -473,8 +519,7 @@ impl<'a> Reply<'a> {
     /// for the rest with the last entry's cookie. True if it was cut.
     pub fn put(&self, xid: u32, results_at: usize, results_bytes_max: usize, out: &mut Vec<u8>) -> bool {
         if self.entry_handles.is_empty() && self.extra.is_none() && !self.hides {
-            let replaced = self.handle.as_ref().and_then(|new| Some((self.results.handle?, new)));
-            put_head(self.record, self.record_bytes, self.head_end(), xid, replaced.into_iter(), out);
+            put_head(self.record, self.record_bytes, self.head_end(), xid, self.replaced(), out);
             return false;
         }
         self.put_entries(xid, results_at, results_bytes_max, out)

@@ -1,12 +1,13 @@
-//! Counters: by operation, by principal and by policy; and what they look like to people and to Prometheus.
+//! Counters: by operation, by principal and by policy; and what they look like to people. What Prometheus gets is in [`exposition`].
 //!
 //! Counters are atomics that sessions add to without a lock; a reader may see one call counted in one place and not yet in
 //! another.
 
+mod exposition;
+
 use crate::wire::nfs3::{OPS, Op};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
-use std::fmt::Write;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 /// Number of latency classes: class `n` counts what took less than `2^n` µs, the last one everything longer.
@@ -143,11 +144,14 @@ pub struct PolicyRow {
 }
 
 macro_rules! totals {
-    ($($(#[$doc:meta])* $name:ident,)*) => {
+    ($(#[doc = $doc:literal] $name:ident,)*) => {
+        /// Names of what [`TotalsRow::counters`] has, and what each is.
+        const TOTALS: &[(&str, &str)] = &[$((stringify!($name), $doc),)*];
+
         /// Counters of the whole process.
         #[derive(Debug, Default)]
         pub struct Totals {
-            $($(#[$doc])* pub $name: AtomicU64,)*
+            $(#[doc = $doc] pub $name: AtomicU64,)*
             by_op: ByOp,
             classes: [[AtomicU64; CLASSES]; OPS],
         }
@@ -339,55 +343,6 @@ pub struct Status {
     pub principals: Vec<PrincipalRow>,
     /// Sums.
     pub totals: TotalsRow,
-}
-
-impl Status {
-    /// The text that Prometheus reads. Principals are left out: their number has no bound that a time series
-    /// database would like; `weir filewall top` shows them.
-    pub fn prometheus(&self) -> String {
-        let mut text = String::new();
-        let line = |text: &mut String, name: &str, labels: &str, value: u64| {
-            let labels = if labels.is_empty() { String::new() } else { format!("{{{labels}}}") };
-            // Writing into a string cannot fail.
-            let _ = writeln!(text, "weir_filewall_{name}{labels} {value}");
-        };
-        for (name, value) in &self.totals.counters {
-            let kind = if name.ends_with("_total") { "counter" } else { "gauge" };
-            let _ = writeln!(text, "# TYPE weir_filewall_{name} {kind}");
-            line(&mut text, name, "", *value);
-        }
-        line(&mut text, "policy_epoch", "", self.policy_epoch);
-        line(&mut text, "policy_order", "", self.policy_order);
-        line(&mut text, "policy_refused", "", u64::from(self.policy_error.is_some()));
-        line(&mut text, "places", "", self.places as u64);
-        for (server, live) in &self.replicas {
-            line(&mut text, "replica_live", &format!("server=\"{server}\""), u64::from(*live));
-        }
-        for (op, totals) in &self.totals.ops {
-            let label = format!("op=\"{op}\"");
-            line(&mut text, "calls_total", &label, totals.row.calls);
-            line(&mut text, "denied_total", &label, totals.row.denied);
-            let mut below = 0;
-            for (class, count) in totals.classes.iter().enumerate() {
-                below += count;
-                let bound =
-                    if class + 1 == CLASSES { "+Inf".to_string() } else { (1u64 << class).to_string() };
-                line(&mut text, "latency_us_bucket", &format!("{label},le=\"{bound}\""), below);
-            }
-            line(&mut text, "latency_us_sum", &label, totals.row.latency_us);
-            line(&mut text, "latency_us_count", &label, totals.row.replies);
-        }
-        for policy in &self.policies {
-            let label = format!("policy=\"{}\",kind=\"{}\"", policy.name, policy.kind);
-            line(&mut text, "policy_seen_total", &label, policy.seen);
-            line(&mut text, "policy_answered_total", &label, policy.answered);
-            line(&mut text, "policy_delayed_total", &label, policy.delayed);
-            for (name, value) in &policy.details {
-                line(&mut text, "policy_detail", &format!("{label},detail=\"{name}\""), *value);
-            }
-        }
-        text
-    }
 }
 
 #[cfg(test)]

@@ -324,7 +324,9 @@ impl Call<'_> {
                 made
             }
         };
-        let behind = self.set(disk, made, attributes_at);
+        // An exclusive CREATE brings a verifier.
+        let exclusive = self.op == Op::Create && how == 2;
+        let behind = if exclusive { attributes_at } else { self.set(disk, made, attributes_at) };
         if self.op == Op::Symlink {
             let bytes = get_u32(self.record, behind) as usize;
             let node = disk.nodes.get_mut(&made).unwrap();

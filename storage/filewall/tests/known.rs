@@ -32,7 +32,8 @@ administrators: [admin]
 {more}
 rules: |
   permit (principal in Role::\"user\", action in Action::\"looks\", resource);
-  permit (principal in Role::\"user\", action in [Action::\"READDIRPLUS\", Action::\"CREATE\", Action::\"MKDIR\"], resource);
+  permit (principal in Role::\"user\", action in [Action::\"READDIR\", Action::\"READDIRPLUS\", Action::\"CREATE\",
+    Action::\"MKDIR\"], resource);
   permit (principal in Role::\"user\", action, resource) when {{ resource.owner == principal.name }};
   permit (principal in Role::\"admin\", action, resource);
 "

@@ -10,6 +10,7 @@ mod disk;
 mod doors;
 mod files;
 mod known;
+mod operations;
 mod oracle;
 mod oracle4;
 mod owners;

@@ -42,23 +42,23 @@ const NODES: [(&str, Option<&str>, u32); 14] = [
     ("/beside/file", Some("MARK in it"), MARKED),
 ];
 
-fn bytes(words: &[u32]) -> Vec<u8> {
+pub fn bytes(words: &[u32]) -> Vec<u8> {
     words.iter().flat_map(|word| word.to_be_bytes()).collect()
 }
 
-fn opaque(bytes: &[u8]) -> Vec<u8> {
+pub fn opaque(bytes: &[u8]) -> Vec<u8> {
     let mut out = Vec::new();
     put_opaque(&mut out, bytes);
     out
 }
 
-type Op = (Op4, Vec<u8>);
+pub type Op = (Op4, Vec<u8>);
 
-fn put_fh(handle: &[u8]) -> Op {
+pub fn put_fh(handle: &[u8]) -> Op {
     (Op4::PutFh, opaque(handle))
 }
 
-fn lookup(name: &[u8]) -> Op {
+pub fn lookup(name: &[u8]) -> Op {
     (Op4::Lookup, opaque(name))
 }
 
@@ -66,16 +66,22 @@ fn lookup(name: &[u8]) -> Op {
 const ALL: [u32; 3] =
     [2, 1 << 1 | 1 << 4 | 1 << 8 | 1 << 11 | 1 << 19 | 1 << 20, 1 << 1 | 1 << 4 | 1 << 5 | 1 << 21];
 
-fn get_attr() -> Op {
+pub fn get_attr() -> Op {
     (Op4::GetAttr, bytes(&ALL))
 }
 
-fn read_dir() -> Op {
+pub fn read_dir() -> Op {
     (Op4::ReadDir, [bytes(&[0, 0, 0, 0, 8192, 32_768]), bytes(&ALL)].concat())
 }
 
 /// OPEN of a name, of an owner of its own: access, and how it is made, if it is; `None` for the length leaves it as it is.
-fn open(seqid: u32, access: u32, how: Option<u32>, length: Option<u32>, (claim, rest): (u32, &[u8])) -> Op {
+pub fn open(
+    seqid: u32,
+    access: u32,
+    how: Option<u32>,
+    length: Option<u32>,
+    (claim, rest): (u32, &[u8]),
+) -> Op {
     let mut out = bytes(&[seqid, access, 0, 0, 5]);
     put_opaque(&mut out, format!("owner {seqid}").as_bytes());
     match how {

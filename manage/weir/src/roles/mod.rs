@@ -12,7 +12,7 @@ pub mod keys;
 pub mod manifest;
 pub mod node;
 pub mod plane;
-mod process;
+pub mod process;
 pub mod state;
 mod store;
 pub mod switch;

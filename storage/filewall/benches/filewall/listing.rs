@@ -73,6 +73,7 @@ fn one(text: &str, replies: usize) -> Result<f64, Failure> {
         caller,
         handle,
         handle_to: None,
+        place: None,
         name: None,
         name_to: None,
         maxcount: LISTING_BYTES_MAX,

@@ -132,8 +132,13 @@ impl Reply<'_> {
         // Only listings have entries.
         let end_at = self.results.entries_end_at.unwrap_or(self.record_bytes);
         let too_long = |out: &Vec<u8>| out.len() - begin - 4 - results_at + 8 > results_bytes_max;
-        // What was not yet copied begins here.
+        // What was not yet copied begins here: behind what is said of the folder, if that is hidden.
         let mut from = 4;
+        for (range, _) in self.replaced() {
+            out.extend_from_slice(&self.record[from..range.start]);
+            put_u32(out, 0);
+            from = range.end;
+        }
         let mut cut = false;
         for (number, entry) in self.results.entries.iter().enumerate() {
             let before = out.len() + entry.start - from;

@@ -38,7 +38,11 @@ fn prometheus_gets_cumulative_classes() {
         totals: totals.snapshot(),
     };
     let text = status.prometheus();
-    assert!(text.contains("weir_filewall_latency_us_bucket{op=\"WRITE\",le=\"+Inf\"} 1"), "{text}");
-    assert!(text.contains("weir_filewall_latency_us_bucket{op=\"WRITE\",le=\"1\"} 0"), "{text}");
+    let labels = "op=\"WRITE\",le=";
+    assert!(text.contains(&format!("weir_filewall_reply_seconds_bucket{{{labels}\"+Inf\"}} 1")), "{text}");
+    assert!(
+        text.contains(&format!("weir_filewall_reply_seconds_bucket{{{labels}\"0.000001\"}} 0")),
+        "{text}"
+    );
     assert!(text.contains("weir_filewall_policy_answered_total{policy=\"p\",kind=\"access\"} 1"), "{text}");
 }

@@ -3,14 +3,18 @@
 //! Rules are tried in order; the first one that fits decides on an operation. For a principal at a node of the tree of paths
 //! they are compiled, when it first comes there, to one [`Decision`]: a bit for each operation. Later calls cost one
 //! look-up, until the minute ends in which a window may begin or end.
+//!
+//! A call is allowed if all that it does is ([`does`]): whatever a rule denies, no operation of another name does it.
 
 use super::explain::{Question, Step};
 use super::time::{Moment, Window, WindowFile};
-use super::{Context, Mount, Policy, Targets, Verdict, ops};
+use super::{Context, Mount, Policy, Targets, Verdict, does, ops};
 use crate::identity::{Identities, Principal};
-use crate::message::Call;
+use crate::message::{Call, Probe};
 use crate::places::{Node, Place, ROOT, Zones};
-use crate::wire::nfs3::{ALL_OPS, OPS, Op, Status, access};
+use crate::wire::make::at;
+use crate::wire::nfs3::{ALL_OPS, Handle, OPS, Op, Status, access, ftype};
+use crate::wire::xdr::get_u32;
 use hashbrown::HashMap;
 use ipnet::IpNet;
 use jiff::tz::TimeZone;
@@ -23,6 +27,11 @@ use std::sync::{Mutex, PoisonError};
 pub const RULES_MAX: usize = 4096;
 /// Most decisions that are remembered; all are forgotten when there are more.
 pub const DECISIONS_MAX: usize = 65_536;
+
+/// What tells of an object without being asked for: attributes and handles.
+const TOLD: u32 = Op::Getattr.bit() | Op::Lookup.bit();
+/// Rules that are about all of these or none treat a RENAME as they do what it removes.
+const ASKED: u32 = Op::Rename.bit() | does::REMOVALS;
 
 /// The file.
 #[derive(Clone, Debug, Deserialize)]
@@ -144,6 +153,8 @@ pub struct Access {
     zone: TimeZone,
     rules: Vec<Rule>,
     needs_paths: bool,
+    /// Where a RENAME is allowed a removal may be denied: it is asked what has the new name.
+    asks: bool,
     decisions: Mutex<HashMap<(u64, Node), Decision, foldhash::fast::RandomState>>,
     hits: Vec<AtomicU64>,
     unknown: AtomicU64,
@@ -166,6 +177,7 @@ impl Access {
             default_allow: file.default == Default::Allow,
             zone: super::time::zone(file.timezone.as_deref())?,
             needs_paths: rules.iter().any(|rule| rule.nodes.iter().any(|node| *node != ROOT.node)),
+            asks: rules.iter().any(|rule| !matches!(rule.ops & ASKED, 0 | ASKED)),
             hits: (0..rules.len()).map(|_| AtomicU64::new(0)).collect(),
             rules,
             decisions: Mutex::default(),
@@ -210,36 +222,65 @@ impl Access {
         decision
     }
 
-    /// What a call is answered with, `None` if it is allowed.
-    fn refusal(&self, decision: &Decision, op: Op) -> Option<Status> {
-        if decision.allow & op.bit() != 0 {
-            return None;
-        }
-        let rule = self.rules.get(usize::from(decision.rules[op.index()]));
+    /// What a call that does all of these, as bits, is answered with; `None` if it is allowed.
+    fn refusal(&self, decision: &Decision, does: u32) -> Option<Status> {
+        let denied = does::each(does & !decision.allow).next()?;
+        let rule = self.rules.get(usize::from(decision.rules[denied.index()]));
         Some(rule.map_or(Status::Acces, |rule| rule.answer))
     }
 
-    /// What a call does: a CREATE that takes a file which is there and sets its length empties it.
-    fn does(call: &Call<'_>) -> impl Iterator<Item = Op> + use<> {
-        let empties =
-            call.op() == Op::Create && call.arguments.unchecked && call.arguments.set.size.is_some();
-        std::iter::once(call.op()).chain(empties.then_some(Op::Setattr))
+    /// Like [`Access::refusal`], and counts it for the rule.
+    fn refuses(&self, decision: &Decision, does: u32) -> Result<(), Verdict> {
+        let Some(status) = self.refusal(decision, does) else { return Ok(()) };
+        let denied = does::each(does & !decision.allow).next();
+        let hits = denied.and_then(|op| self.hits.get(usize::from(decision.rules[op.index()])));
+        if let Some(hits) = hits {
+            hits.fetch_add(1, Ordering::Relaxed);
+        }
+        Err(Verdict::Answer(status))
     }
 
-    fn judge(&self, call: &Call<'_>, targets: &Targets, context: &Context<'_>) -> Result<Decision, Status> {
-        let at = |place: Place| self.remembered(call.caller, place.node, context.zones, call.now.unix_ms);
+    fn judge(
+        &self,
+        call: &mut Call<'_>,
+        targets: &Targets,
+        context: &Context<'_>,
+    ) -> Result<Decision, Verdict> {
+        let (caller, unix_ms, does) = (call.caller, call.now.unix_ms, call.does());
+        let at = |place: Place| self.remembered(caller, place.node, context.zones, unix_ms);
         let decision = at(targets.first);
+        self.refuses(&decision, does)?;
         let second = targets.second.map(at);
-        let decisions = [Some(decision), second].into_iter().flatten();
-        for (decision, op) in decisions.flat_map(|decision| Self::does(call).map(move |op| (decision, op))) {
-            if let Some(status) = self.refusal(&decision, op) {
-                if let Some(hits) = self.hits.get(usize::from(decision.rules[op.index()])) {
-                    hits.fetch_add(1, Ordering::Relaxed);
-                }
-                return Err(status);
-            }
+        if let Some(second) = &second {
+            self.refuses(second, does)?;
+        }
+        if call.op() == Op::Rename {
+            self.replaces(call, second.as_ref().unwrap_or(&decision))?;
         }
         Ok(decision)
+    }
+
+    /// A RENAME removes what had the new name: where a removal is denied, the server is asked whether there is something, and what.
+    fn replaces(&self, call: &mut Call<'_>, decision: &Decision) -> Result<(), Verdict> {
+        if does::REMOVALS & !decision.allow == 0 {
+            return Ok(());
+        }
+        let handle = Handle::new(call.handle(1)).filter(|handle| !handle.as_bytes().is_empty());
+        // In a folder that the COMPOUND has found or made itself, nobody knows.
+        let Some(handle) = handle else { return self.refuses(decision, does::REMOVALS) };
+        let probe = Probe { handle, name: Some(call.name(1).into()) };
+        let Some(told) = call.told.iter().find(|told| told.probe == probe) else {
+            call.probe = Some(Box::new(probe));
+            return Err(Verdict::Ask);
+        };
+        let kind = told.attributes.as_ref().map(|attributes| get_u32(attributes, at::KIND));
+        match (Status::of(told.status), kind) {
+            (Status::Noent, _) => Ok(()),
+            (Status::Ok, Some(ftype::DIRECTORY)) => self.refuses(decision, Op::Rmdir.bit()),
+            (Status::Ok, Some(_)) => self.refuses(decision, Op::Remove.bit()),
+            (Status::Ok, None) => self.refuses(decision, does::REMOVALS),
+            (status, _) => Err(Verdict::Answer(status)),
+        }
     }
 }
 
@@ -333,7 +374,7 @@ impl Policy for Access {
     }
 
     fn needs_handles(&self) -> bool {
-        self.needs_paths
+        self.needs_paths || self.asks
     }
 
     fn request(&self, call: &mut Call<'_>, context: &Context<'_>) -> Verdict {
@@ -347,7 +388,7 @@ impl Policy for Access {
             return Verdict::Answer(context.places.unknown());
         };
         match self.judge(call, &targets, context) {
-            Err(status) => Verdict::Answer(status),
+            Err(verdict) => verdict,
             Ok(decision) => {
                 if let Some(at) = call.arguments.access_at {
                     let asked = call.word(at);
@@ -358,15 +399,25 @@ impl Policy for Access {
         }
     }
 
-    fn hides(&self, caller: &Principal, place: Place, unix_ms: u64, context: &Context<'_>) -> bool {
+    fn tells_removals(&self) -> bool {
+        self.rules.iter().any(|rule| !matches!(rule.ops & does::REMOVALS, 0 | does::REMOVALS))
+    }
+
+    fn may_hide(&self) -> bool {
+        !self.default_allow || self.rules.iter().any(|rule| !rule.allow && rule.ops & TOLD != 0)
+    }
+
+    fn hides(&self, caller: &Principal, place: Place, ops: u32, unix_ms: u64, context: &Context<'_>) -> bool {
         let node = if self.needs_paths { place.node } else { ROOT.node };
-        self.remembered(caller, node, context.zones, unix_ms).allow & Op::Getattr.bit() == 0
+        ops & !self.remembered(caller, node, context.zones, unix_ms).allow != 0
     }
 
     fn mount(&self, mount: &Mount, context: &Context<'_>) -> Result<(), Status> {
         let decision = self.remembered(&mount.caller, mount.place.node, context.zones, mount.now.unix_ms);
-        // Who may look at nothing at all may not mount either.
-        if decision.allow & (Op::Getattr.bit() | Op::Lookup.bit()) == 0 { Err(Status::Acces) } else { Ok(()) }
+        // Who may look at nothing at all may not mount either; a folder below the root is looked up for it.
+        let below = mount.path.iter().any(|byte| *byte != b'/');
+        let denied = TOLD & !decision.allow;
+        if denied == TOLD || below && denied & Op::Lookup.bit() != 0 { Err(Status::Acces) } else { Ok(()) }
     }
 
     fn details(&self) -> BTreeMap<String, u64> {
@@ -384,11 +435,14 @@ impl Policy for Access {
     fn explain(&self, question: &Question, context: &Context<'_>) -> Step {
         let node = if self.needs_paths { question.place.node } else { ROOT.node };
         let decision = self.decide(&question.caller, node, context.zones, question.unix_ms);
-        let reason = match self.rules.get(usize::from(decision.rules[question.op.index()])) {
-            Some(_) => format!("rule {}", decision.rules[question.op.index()] + 1),
+        let does = does::always(question.op);
+        let decides = does::each(does & !decision.allow).next().unwrap_or(question.op);
+        let rule = decision.rules[decides.index()];
+        let reason = match self.rules.get(usize::from(rule)) {
+            Some(_) => format!("rule {}", rule + 1),
             None => "no rule fits: the default".to_string(),
         };
-        match self.refusal(&decision, question.op) {
+        match self.refusal(&decision, does) {
             Some(status) => Step::answer(status, reason),
             None => Step::forward(reason),
         }

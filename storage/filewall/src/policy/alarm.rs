@@ -300,7 +300,7 @@ impl Alarm {
             Op::Write if is_noise(call.payload(SAMPLE_BYTES)) => Event::Noise,
             Op::Remove => Event::Gone,
             Op::Setattr if cut => Event::Gone,
-            Op::Create if cut && call.arguments.unchecked => match self.there(call, 0)? {
+            Op::Create if cut && call.arguments.takes => match self.there(call, 0)? {
                 Some(_) => Event::Gone,
                 None => Event::Other,
             },

@@ -12,9 +12,9 @@
 
 use super::explain::{Question, Step};
 use super::file::Home;
-use super::{Context, Policy, Verdict, ops};
+use super::{Context, Policy, Verdict, does, ops};
 use crate::message::{Asked, Call, Reply};
-use crate::places::{Node, ROOT, Zones};
+use crate::places::{Node, Place, Zones};
 use crate::wire::nfs3::{Op, Status};
 use serde::{Deserialize, Serialize};
 use std::any::Any;
@@ -186,13 +186,22 @@ impl Audit {
         })
     }
 
-    fn wanted(&self, roles: &[Arc<str>], handle: &[u8], context: &Context<'_>) -> bool {
+    /// True if what a caller with these roles does is logged: to what is at a place, or has a name there. Where nobody knows the place, it is.
+    fn wanted(
+        &self,
+        roles: &[Arc<str>],
+        (place, name): (Option<Place>, &[u8]),
+        context: &Context<'_>,
+    ) -> bool {
         if !self.roles.is_empty() && !self.roles.iter().any(|role| roles.iter().any(|own| **own == **role)) {
             return false;
         }
         self.nodes.is_empty() || {
-            let place = context.places.get(handle).unwrap_or(ROOT);
-            self.nodes.iter().any(|above| context.zones.within(place.node, *above))
+            let Some(place) = place else { return true };
+            let named = if name.is_empty() { None } else { context.zones.step(place, name) };
+            let places = [Some(place), named];
+            let within = |node| self.nodes.iter().any(|above| context.zones.within(node, *above));
+            places.into_iter().flatten().any(|place| within(place.node))
         }
     }
 
@@ -387,13 +396,20 @@ impl Policy for Audit {
         true
     }
 
+    fn tells_removals(&self) -> bool {
+        !matches!(self.ops & does::REMOVALS, 0 | does::REMOVALS)
+    }
+
     fn request(&self, _call: &mut Call<'_>, _context: &Context<'_>) -> Verdict {
         if self.waits() && !self.has_place() { Verdict::Wait(WAIT_US) } else { Verdict::Forward }
     }
 
     fn reply(&self, asked: &Asked, reply: &mut Reply<'_>, latency_us: u64, context: &Context<'_>) {
         let caller = &asked.caller;
-        if self.outcome == Outcome::Denied || !self.wanted(&caller.roles, asked.handle.as_bytes(), context) {
+        // Of a LINK the name is in the second folder, which is in the same zone.
+        let name = asked.name.as_deref().filter(|_| asked.op != Op::Link).unwrap_or_default();
+        let place = asked.place.or_else(|| context.places.get(asked.handle.as_bytes()));
+        if self.outcome == Outcome::Denied || !self.wanted(&caller.roles, (place, name), context) {
             return;
         }
         let directory_to = asked.handle_to.map(|handle| context.places.path(handle.as_bytes()));
@@ -422,7 +438,9 @@ impl Policy for Audit {
     }
 
     fn answered(&self, call: &Call<'_>, by: &str, status: Status, _passed: bool, context: &Context<'_>) {
-        if !self.wanted(&call.caller.roles, call.handle(0), context) {
+        let name = if call.arguments.name_count > 0 && call.op() != Op::Link { call.name(0) } else { &[] };
+        let place = call.places.map_or_else(|| context.places.get(call.handle(0)), |places| places[0]);
+        if !self.wanted(&call.caller.roles, (place, name), context) {
             return;
         }
         let line = Line {
@@ -456,7 +474,7 @@ impl Policy for Audit {
     }
 
     fn explain(&self, question: &Question, _context: &Context<'_>) -> Step {
-        if self.ops & question.op.bit() == 0 { Step::silent() } else { Step::forward("is logged") }
+        if self.ops & does::always(question.op) == 0 { Step::silent() } else { Step::forward("is logged") }
     }
 }
 

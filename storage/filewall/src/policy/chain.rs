@@ -54,10 +54,15 @@ pub struct Chain {
     files: bool,
     judges: bool,
     reorders: bool,
+    removals: bool,
+    hides: bool,
     servers: Option<Servers>,
 }
 
-/// Whether the attributes of entries of a listing are hidden from its caller: asked of the policies once for places that are alike.
+/// What a listing tells of its entries besides their names: attributes and handles.
+const LISTED: u32 = Op::Getattr.bit() | Op::Lookup.bit();
+
+/// Whether attributes and handles of entries of a listing are hidden from its caller: asked of the policies once for places that are alike.
 pub struct Hidden<'c> {
     chain: &'c Chain,
     caller: &'c Principal,
@@ -68,9 +73,7 @@ pub struct Hidden<'c> {
 impl<'c> Hidden<'c> {
     /// Of a listing that a caller gets now.
     pub fn new(chain: &'c Chain, caller: &'c Principal) -> Hidden<'c> {
-        let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-        let unix_ms = u64::try_from(since.as_millis()).unwrap_or(u64::MAX);
-        Hidden { chain, caller, unix_ms, last: None }
+        Hidden { chain, caller, unix_ms: unix_ms(), last: None }
     }
 
     /// True if what is at a place is hidden.
@@ -80,10 +83,15 @@ impl<'c> Hidden<'c> {
         {
             return hidden;
         }
-        let hidden = self.chain.hides(self.caller, place, self.unix_ms);
+        let hidden = self.chain.hides(self.caller, place, LISTED, self.unix_ms);
         self.last = Some((place.node, hidden));
         hidden
     }
+}
+
+fn unix_ms() -> u64 {
+    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    u64::try_from(since.as_millis()).unwrap_or(u64::MAX)
 }
 
 /// What becomes of a call.
@@ -138,6 +146,8 @@ impl Chain {
         let files = entries.iter().any(|entry| entry.policy.knows_files());
         let reorders = entries.iter().any(|entry| entry.policy.reorders());
         let judges = entries.iter().any(|entry| entry.policy.judges_objects());
+        let removals = entries.iter().any(|entry| entry.policy.tells_removals());
+        let hides = entries.iter().any(|entry| entry.policy.may_hide());
         let servers = None;
         Chain {
             entries,
@@ -150,6 +160,8 @@ impl Chain {
             files,
             judges,
             reorders,
+            removals,
+            hides,
             servers,
         }
     }
@@ -202,9 +214,10 @@ impl Chain {
     /// Shows a call to the policies, beginning with number `from`; `handled` are the ones that it has passed.
     pub fn request(&self, call: &mut Call<'_>, from: usize, mut handled: u64) -> Outcome {
         let context = self.context();
-        let bit = call.op().bit();
+        let does = call.does();
         for (number, entry) in self.entries.iter().enumerate().skip(from) {
-            if entry.ops & bit == 0 {
+            let counted = call.passed & 1 << number != 0 && entry.policy.counts_operations();
+            if entry.ops & does == 0 || counted {
                 continue;
             }
             entry.counters.seen.fetch_add(1, Ordering::Relaxed);
@@ -238,7 +251,7 @@ impl Chain {
         Outcome::Forward { handled }
     }
 
-    /// An operation of a COMPOUND that was forwarded was not carried out.
+    /// A call, or an operation of a COMPOUND, that these policies let go on was not carried out.
     pub fn undone(&self, asked: &Asked, handled: u64) {
         for (number, entry) in self.entries.iter().enumerate() {
             if handled & 1 << number != 0 {
@@ -251,7 +264,7 @@ impl Chain {
         call.caller.usage.denied(call.op());
         let context = self.context();
         for (number, entry) in self.entries.iter().enumerate() {
-            if entry.ops & call.op().bit() != 0 {
+            if entry.ops & call.does() != 0 {
                 entry.policy.answered(call, by, status, handled & 1 << number != 0, &context);
             }
         }
@@ -285,8 +298,31 @@ impl Chain {
         self.show(asked, reply, handled, latency_us);
     }
 
-    /// Takes out of a listing what its caller may not see of the entries, and what is above the root of the export.
+    /// Takes out of a reply the attributes that its caller may not see, and what is above the root of the export.
     fn hide(&self, asked: &Asked, reply: &mut Reply<'_>) {
+        if self.hides && asked.op != Op::Getattr && reply.has_attributes() && self.hides_from(asked) {
+            reply.hide_attributes();
+        }
+        self.hide_entries(asked, reply);
+    }
+
+    /// True if the caller may not see the attributes of something that a call is about: its objects, or what has its names.
+    fn hides_from(&self, asked: &Asked) -> bool {
+        let unix_ms = unix_ms();
+        let hidden = |place| self.hides(&asked.caller, place, Op::Getattr.bit(), unix_ms);
+        if self.zones.trivial() {
+            return hidden(ROOT);
+        }
+        let folders = [Some(&asked.handle), asked.handle_to.as_ref()];
+        let folders = folders.map(|handle| handle.and_then(|handle| self.places.get(handle.as_bytes())));
+        let second = if asked.op == Op::Link { &asked.name } else { &asked.name_to };
+        let names = [if asked.op == Op::Link { None } else { asked.name.as_deref() }, second.as_deref()];
+        let named = folders.into_iter().zip(names);
+        let named = named.filter_map(|(folder, name)| Some(self.entry_place(folder?, name?)));
+        folders.into_iter().flatten().chain(named).any(hidden)
+    }
+
+    fn hide_entries(&self, asked: &Asked, reply: &mut Reply<'_>) {
         if asked.op != Op::Readdirplus || reply.results.entries.is_empty() {
             return;
         }
@@ -297,6 +333,9 @@ impl Chain {
                     reply.hide_entry(number);
                 }
             }
+        }
+        if !self.hides {
+            return;
         }
         let trivial = self.zones.trivial().then_some(ROOT);
         let Some(folder) = trivial.or(known) else { return };
@@ -314,9 +353,10 @@ impl Chain {
         place.unwrap_or(folder)
     }
 
-    fn hides(&self, caller: &Principal, place: Place, unix_ms: u64) -> bool {
+    fn hides(&self, caller: &Principal, place: Place, ops: u32, unix_ms: u64) -> bool {
         let context = self.context();
-        self.entries.iter().any(|entry| entry.policy.hides(caller, place, unix_ms, &context))
+        self.hides
+            && self.entries.iter().any(|entry| entry.policy.hides(caller, place, ops, unix_ms, &context))
     }
 
     /// Shows a reply that a policy has made to those before it.
@@ -427,6 +467,11 @@ impl Chain {
     /// True if WRITEs may be set aside.
     pub fn reorders(&self) -> bool {
         self.reorders
+    }
+
+    /// True if a policy must know whether it is a file or a folder that is removed.
+    pub fn tells_removals(&self) -> bool {
+        self.removals
     }
 
     /// True if the objects of COMPOUNDs must be known.

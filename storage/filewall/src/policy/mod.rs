@@ -3,7 +3,7 @@
 //! - [`file`]: the files that administrators write; loading, checking, and what a wrong file says.
 //! - [`chain`]: policies in order, their contexts, and what core and policies know of paths.
 //! - The policies: [`statistics`], [`handles`], [`access`], [`freeze`], [`remap`], [`rate`], [`reorder`], [`rbac`], [`quota`], [`machines`], [`module`], [`alarm`], [`audit`].
-//! - [`time`]: windows of the day and week. - [`explain`]: which policy decides on a call that nobody has made.
+//! - [`does`]: what an operation does besides what it is called. - [`time`]: windows of the day and week. - [`explain`]: which policy decides on a call that nobody has made.
 //!
 //! A policy sees a call before the server does and may change it ([`Call`]), let it go on, answer it, or delay it. It sees the
 //! reply if, and only if, it let the call go on. Its static context is its compiled file; its dynamic context is its own,
@@ -16,6 +16,7 @@ pub mod access;
 pub mod alarm;
 pub mod audit;
 pub mod chain;
+pub mod does;
 pub mod explain;
 pub mod file;
 pub mod freeze;
@@ -136,7 +137,7 @@ pub trait Policy: Send + Sync + Debug {
     /// Kind, as in its file.
     fn kind(&self) -> &'static str;
 
-    /// Operations whose calls and replies it wants to see, as bits.
+    /// Operations whose calls and replies it wants to see, as bits: all calls that do one of them ([`does`]).
     fn ops(&self) -> u32;
 
     /// True if it looks at the server's handles or at paths, so that a policy that replaces handles must come first.
@@ -176,8 +177,32 @@ pub trait Policy: Send + Sync + Debug {
         false
     }
 
-    /// True if a caller may not see attributes of what is at a place: they are left out of listings.
-    fn hides(&self, _caller: &Principal, _place: Place, _unix_ms: u64, _context: &Context<'_>) -> bool {
+    /// True if it does not treat the removal of a file and that of a folder alike: NFSv4 has one operation for both, and the server is asked
+    /// what a name is.
+    fn tells_removals(&self) -> bool {
+        false
+    }
+
+    /// True if an operation counts once for it, where a COMPOUND's is shown as several.
+    fn counts_operations(&self) -> bool {
+        false
+    }
+
+    /// True if there is a caller from whom it hides something ([`Policy::hides`]).
+    fn may_hide(&self) -> bool {
+        false
+    }
+
+    /// True if a caller may not do one of these operations, as bits, with what is at a place: what they tell is left out of listings and of
+    /// replies to others.
+    fn hides(
+        &self,
+        _caller: &Principal,
+        _place: Place,
+        _ops: u32,
+        _unix_ms: u64,
+        _context: &Context<'_>,
+    ) -> bool {
         false
     }
 
@@ -212,7 +237,7 @@ pub trait Policy: Send + Sync + Debug {
     /// Hears that a call which it has let go on goes to the server: it sees the reply, or hears that it was not carried out.
     fn forwarded(&self, _call: &mut Call<'_>) {}
 
-    /// Hears that an operation of a COMPOUND that was forwarded was not carried out.
+    /// Hears that a call, or an operation of a COMPOUND, that it let go on was not carried out: the server did not get it, or not get to it.
     fn undone(&self, _asked: &Asked) {}
 
     /// The handle that stands behind one that a client of NFSv4 uses; `Err` is the status to refuse with.
@@ -265,4 +290,4 @@ pub(crate) fn log_file(path: &Path) -> std::io::Result<File> {
 }
 
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;

@@ -3,7 +3,12 @@
 //!
 //! What is counted is what was written through FileWall, not what lies on the server. A call is counted when it comes, so that
 //! calls in flight cannot go beyond the limit together; a reply that says otherwise (an error, a short write),
-//! or a later policy's denial, corrects it. A CREATE of a name that is there already counts as one too.
+//! a later policy's denial, or that the server never came to it (what stands behind an operation of a COMPOUND that fails, a call whose client
+//! is gone while it waits) corrects it. Bytes are those of a WRITE, of a symbolic link's target, and what a file grows by when its length is
+//! set. A CREATE of a name that is there already counts as one too.
+//!
+//! Invariants
+//! - What is counted for a call is noted in it ([`Call::grows`], and its operation), and that is what is given back, once.
 //!
 //! The counts are the policy's dynamic context, and it is persistent (paper 4.2.2): a thread of its own writes all of them
 //! as one file, beside the old one and then in its place, within a second of a change and when the policy ends. So a
@@ -215,6 +220,11 @@ fn save(path: &Path, counts: &Mutex<Counts>) -> Result<(), String> {
     })
 }
 
+/// How many names an operation makes.
+fn names_of(op: Op) -> u64 {
+    u64::from(MADE & op.bit() != 0)
+}
+
 /// By how much a call makes files and names more.
 enum Growth {
     /// Bytes and names.
@@ -225,7 +235,7 @@ enum Growth {
 
 /// A length that is set counts as what the file grows by; in COMPOUNDs, where nobody asks how long it is, as a whole.
 fn growth(call: &Call<'_>) -> Growth {
-    let names = u64::from(MADE & call.op().bit() != 0);
+    let names = names_of(call.op());
     let size = match (call.op(), call.arguments.set.size) {
         (Op::Setattr, Some(size)) if size > 0 => size,
         (Op::Create, Some(size)) => return Growth::Of(size, names),
@@ -324,9 +334,7 @@ impl Policy for Quota {
             }
         };
         // What the reply may take back again.
-        if call.op() != Op::Write {
-            call.grows = bytes;
-        }
+        call.grows = bytes;
         if self.take(self.per.key(call.caller), bytes, names, call.now.unix_ms) {
             Verdict::Forward
         } else {
@@ -335,25 +343,22 @@ impl Policy for Quota {
     }
 
     fn reply(&self, asked: &Asked, reply: &mut Reply<'_>, _latency_us: u64, _context: &Context<'_>) {
-        let failed = reply.results.status != 0;
-        let key = self.per.key(&asked.caller);
-        if asked.op != Op::Write {
-            if failed {
-                self.give_back(key, asked.grows, u64::from(MADE & asked.op.bit() != 0));
-            }
-            return;
+        if reply.results.status != 0 {
+            return self.undone(asked);
         }
-        let written = if failed { 0 } else { reply.results.count };
-        let missing = asked.maxcount.saturating_sub(written);
-        if missing > 0 {
-            self.give_back(key, u64::from(missing), 0);
+        let written = u64::from(reply.results.count);
+        if asked.op == Op::Write && written < asked.grows {
+            self.give_back(self.per.key(&asked.caller), asked.grows - written, 0);
         }
+    }
+
+    fn undone(&self, asked: &Asked) {
+        self.give_back(self.per.key(&asked.caller), asked.grows, names_of(asked.op));
     }
 
     fn answered(&self, call: &Call<'_>, _by: &str, _status: Status, passed: bool, _context: &Context<'_>) {
         if passed {
-            let bytes = if call.op() == Op::Write { call.data_bytes() } else { call.grows };
-            self.give_back(self.per.key(call.caller), bytes, u64::from(MADE & call.op().bit() != 0));
+            self.give_back(self.per.key(call.caller), call.grows, names_of(call.op()));
         }
     }
 

@@ -1,10 +1,11 @@
 //! `kind: rate`: how many calls and bytes a second a user, a machine, or all together may ask for.
 //!
 //! A token bucket for each. A call above the rate is delayed, by not reading further from its session until there are
-//! tokens, or answered with `NFS3ERR_JUKEBOX`, after which clients try again by themselves.
+//! tokens, or answered with `NFS3ERR_JUKEBOX`, after which clients try again by themselves. An operation of a COMPOUND is one call,
+//! whatever it is for.
 
 use super::explain::{Question, Step};
-use super::{Context, Policy, Verdict, ops};
+use super::{Context, Policy, Verdict, does, ops};
 use crate::identity::Principal;
 use crate::message::Call;
 use crate::wire::nfs3::{ALL_OPS, Op, Status};
@@ -198,6 +199,14 @@ impl Policy for Rate {
         self.ops
     }
 
+    fn counts_operations(&self) -> bool {
+        true
+    }
+
+    fn tells_removals(&self) -> bool {
+        !matches!(self.ops & does::REMOVALS, 0 | does::REMOVALS)
+    }
+
     fn request(&self, call: &mut Call<'_>, _context: &Context<'_>) -> Verdict {
         match (self.take(self.per.key(call.caller), call.data_bytes(), call.now.steady_us), self.over) {
             (Ok(()), _) => Verdict::Forward,
@@ -220,7 +229,7 @@ impl Policy for Rate {
     }
 
     fn explain(&self, question: &Question, _context: &Context<'_>) -> Step {
-        if self.ops & question.op.bit() == 0 {
+        if self.ops & does::always(question.op) == 0 {
             return Step::silent();
         }
         let rate = |rate: Option<u64>, unit: &str| rate.map(|rate| format!("{rate} {unit}/s"));

@@ -303,6 +303,7 @@ impl Session {
             }
             Outcome::Ask { from, handled } => {
                 let Some(entry) = asking::question(&mut call, &chain) else {
+                    chain.undone(&remember(&call, caller.clone(), maxcount, datagram, false), handled);
                     answer::put(answers, head.xid, op, Status::ServerFault);
                     return Done::Skip;
                 };
@@ -357,6 +358,7 @@ impl Session {
                         Settled::Ask(probe) => {
                             call.probe = Some(probe);
                             let Some(mut entry) = asking::question(&mut call, &chain) else {
+                                undone(&call);
                                 answer::put(answers, head.xid, op, Status::ServerFault);
                                 return Done::Skip;
                             };
@@ -383,6 +385,7 @@ impl Session {
                             return Done::Skip;
                         }
                         Settled::Later => {
+                            undone(&call);
                             for waiter in env.shared.retransmits.abandoned(once, env.now.steady_us) {
                                 env.shared.deliver(waiter.worker, Delivery::End { session: waiter.session });
                             }
@@ -496,7 +499,13 @@ pub(super) fn known(
 }
 
 /// What must be known of a call when its reply comes.
-fn remember(call: &Call<'_>, caller: Arc<Principal>, maxcount: u32, datagram: bool, names: bool) -> Asked {
+pub(super) fn remember(
+    call: &Call<'_>,
+    caller: Arc<Principal>,
+    maxcount: u32,
+    datagram: bool,
+    names: bool,
+) -> Asked {
     let Arguments { op, handle_count, name_count, .. } = call.arguments;
     let name = |number: usize| (names && number < name_count).then(|| Box::from(call.name(number)));
     let handle = |number: usize| Handle::new(call.handle(number));
@@ -505,6 +514,7 @@ fn remember(call: &Call<'_>, caller: Arc<Principal>, maxcount: u32, datagram: bo
         caller,
         handle: handle(0).unwrap_or(Handle::EMPTY),
         handle_to: if handle_count > 1 { handle(1) } else { None },
+        place: None,
         name: name(0),
         name_to: name(1),
         maxcount,

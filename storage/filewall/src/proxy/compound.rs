@@ -260,6 +260,7 @@ impl Way<'_> {
             once: self.once,
             unknown: self.unknown,
             unless: None,
+            asked: None,
             course: Some(Box::new(course)),
         }
     }
@@ -336,9 +337,11 @@ impl Session {
         };
         let Some(caller) = caller else { return self.refuse(head.xid, Refusal::CredentialTooWeak, env) };
         let chain = held.as_ref().map_or_else(|| chain.clone(), |held| held.chain.clone());
-        // Nobody can say where LOOKUPP leads but who knows what it is about.
+        // Nobody can say where LOOKUPP leads, or what REMOVE removes, but who knows what it is about.
+        let has = |op: Op4| env.compound.ops.iter().any(|argument| argument.op == op);
         let judges = chain.judges_objects()
-            || env.compound.ops.iter().any(|argument| argument.op == Op4::LookupParent)
+            || has(Op4::LookupParent)
+            || chain.tells_removals() && has(Op4::Remove)
             || chain.knows_files() && finds_files(&env.compound.ops);
         if let (Some(first), None) = (env.compound.ops.first(), &held)
             && first.op == Op4::Sequence
@@ -391,6 +394,7 @@ impl Session {
             }
             Stop::Ask(question) => {
                 if !course.may_ask() {
+                    course.give_up(&way.chain);
                     tracing::warn!(client = %way.caller.address, "a COMPOUND needs more questions than are allowed");
                     let refused = Some(env.compound.ops.get(course.next).map_or(0, |op| op.op.number()));
                     let results = (course.count, course.results.as_slice());
@@ -422,6 +426,8 @@ impl Session {
             Stop::End(end) => end,
             Stop::Cut(_) => record_bytes,
         };
+        // What policies let go on of an operation that another has denied, or that an earlier one's failure keeps from the server.
+        course.give_up_now(&way.chain);
         let cut = course.cut;
         if cut.is_some() {
             Totals::count(&env.shared.totals.compounds_cut_total);
@@ -440,6 +446,7 @@ impl Session {
         }
         // A COMPOUND of which nobody knows what became goes to the server once more, as without FileWall.
         if known(once, Look::Forward, waiter, answers, env) == Passed::Dealt {
+            course.give_up(&way.chain);
             return Done::Skip;
         }
         set_user(record, &head, course.user.and_then(|(user, _)| user));

@@ -306,6 +306,10 @@ impl Session {
                 return Done::Skip;
             }
             Ok(false) => {
+                let all = asked.ops.iter().filter(|op| !matches!(op.sent, Sent::Made(_)));
+                for (asked, handled) in all.flat_map(|op| &op.asked) {
+                    chain.undone(asked, *handled);
+                }
                 output.head(|out| put_edited(record, record_bytes, record_bytes, client_xid, &[], out))
             }
             other => {

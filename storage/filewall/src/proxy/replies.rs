@@ -112,7 +112,9 @@ impl Session {
                 tracing::warn!(%op, %wrong, "the server sent results that are none");
                 output.head(|out| answer::put(out, client_xid, op, Status::ServerFault));
             }
+            // It was refused before anybody looked at what it asks for.
             (None, Ok(())) => {
+                chain.undone(&asked, handled);
                 output.head(|out| {
                     out.extend_from_slice(&((record_bytes as u32) | LAST_FRAGMENT).to_be_bytes());
                     out.extend_from_slice(&client_xid.to_be_bytes());

@@ -10,12 +10,13 @@
 //!   again what it has no answer to, as it would to a server that came back.
 
 use super::aside::Asides;
+use super::calls::remember;
 use super::door::Ticket;
 use super::flow::{BACKLOG_BYTES_MAX, Came, Flow};
 use super::pending::{Pending, Question};
 use super::worker::{Delivery, Env, SessionKey};
 use crate::identity::Principal;
-use crate::message::{Call, Told};
+use crate::message::{Asked, Call, Told};
 use crate::metrics::Totals;
 use crate::policy::Chain;
 use crate::wire::nfs3::{Handle, Status};
@@ -86,6 +87,8 @@ pub struct Held {
     pub unknown: bool,
     /// As in [`Call`].
     pub unless: Option<Status>,
+    /// For a call of NFSv3: what the policies that it has passed know it by.
+    pub asked: Option<Box<Asked>>,
     /// For a COMPOUND: where it is.
     pub course: Option<Box<super::compound::Course>>,
 }
@@ -366,10 +369,21 @@ impl Session {
         self.client = Client::Gone;
         self.s2c.output.clear();
         self.answers.clear();
-        self.held = None;
+        self.give_up_held();
         // A call whose data has not come as a whole cannot go out any more, and nothing may follow it.
         if !self.pending.any_once() || !self.c2s.at_boundary() {
             self.end(env);
+        }
+    }
+
+    /// The call that is held goes nowhere: policies that let it go on hear that.
+    fn give_up_held(&mut self) {
+        let Some(held) = self.held.take() else { return };
+        if let Some(asked) = &held.asked {
+            held.chain.undone(asked, held.handled);
+        }
+        if let Some(mut course) = held.course {
+            course.give_up(&held.chain);
         }
     }
 
@@ -379,6 +393,7 @@ impl Session {
             return;
         }
         self.ended = true;
+        self.give_up_held();
         let entries = self.pending.drain();
         Totals::down(&env.shared.totals.pending, entries.len() as u64);
         for key in entries.into_iter().filter_map(|entry| entry.once) {
@@ -517,6 +532,7 @@ impl Session {
             once: None,
             unknown: call.unknown,
             unless: call.unless,
+            asked: Some(Box::new(remember(call, call.caller.clone(), call.arguments.count, false, false))),
             course: None,
         }
     }

@@ -34,8 +34,13 @@ pub struct Arguments {
     pub misnamed: Option<Misnamed>,
     /// Attributes that are set.
     pub set: SetSpans,
-    /// True for a CREATE that takes a file that is there, or an OPEN that does so.
-    pub unchecked: bool,
+    /// True for a CREATE that takes a file that is there, or an OPEN that does so: as it comes, or exclusively, for whoever knows a file's times
+    /// knows the verifier too by which servers tell that he has made it himself.
+    pub takes: bool,
+    /// What it does besides, as bits, where its other arguments do not say it ([`crate::policy::does`]).
+    pub also: u32,
+    /// Target of a SYMLINK.
+    pub target: Option<Span>,
     /// Where the bits of ACCESS stand.
     pub access_at: Option<usize>,
     /// Where `maxcount` of READDIRPLUS stands.
@@ -59,7 +64,9 @@ impl Arguments {
             name_count: 0,
             misnamed: None,
             set: SetSpans::default(),
-            unchecked: false,
+            takes: false,
+            also: 0,
+            target: None,
             access_at: None,
             maxcount_at: None,
             offset: 0,
@@ -149,7 +156,7 @@ pub fn arguments(reader: &mut Reader<'_>, op: Op) -> Read<Arguments> {
         Op::Symlink => {
             found.place(reader)?;
             found.set(reader)?;
-            reader.opaque(PATH_BYTES_MAX)?;
+            found.target = Some(reader.opaque(PATH_BYTES_MAX)?);
         }
         Op::Mknod => mknod(&mut found, reader)?,
         Op::Rename => {
@@ -193,7 +200,7 @@ fn write(found: &mut Arguments, reader: &mut Reader<'_>) -> Read<()> {
 fn create(found: &mut Arguments, reader: &mut Reader<'_>) -> Read<()> {
     found.place(reader)?;
     let how = reader.one_of(2)?;
-    found.unchecked = how == 0;
+    found.takes = how != 1;
     match how {
         2 => reader.take(8).map(|_| ()),
         _ => found.set(reader),

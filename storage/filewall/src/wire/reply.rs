@@ -11,6 +11,9 @@ use super::xdr::{Read, Reader, Span, Wrong, padded};
 /// into the largest record.
 pub const ENTRIES_MAX: usize = 65_536;
 
+/// Length of `wcc_attr`, bytes.
+pub const BEFORE_BYTES: usize = 24;
+
 /// Where a file's own attributes are: beginning of a `fattr3`.
 pub type AttributesAt = usize;
 
@@ -40,6 +43,8 @@ pub struct Results {
     pub status: u32,
     /// All `fattr3`, in the order of the reply, without those of entries.
     pub attributes: Vec<AttributesAt>,
+    /// All `wcc_attr`, which say how something was before, in the order of the reply.
+    pub before: Vec<usize>,
     /// Attributes of the object that the reply is about: the file looked up, read or made.
     pub object: Option<AttributesAt>,
     /// Handle of the object looked up or made.
@@ -65,11 +70,13 @@ pub struct Results {
 impl Results {
     /// Empties it, keeping its memory and what was said before reading.
     pub fn clear(&mut self) {
-        let (mut attributes, mut entries) =
-            (std::mem::take(&mut self.attributes), std::mem::take(&mut self.entries));
+        let Results { attributes, before, entries, long_handles, .. } = self;
         attributes.clear();
+        before.clear();
         entries.clear();
-        *self = Results { attributes, entries, long_handles: self.long_handles, ..Results::default() };
+        let (attributes, before) = (std::mem::take(attributes), std::mem::take(before));
+        let (entries, long_handles) = (std::mem::take(entries), *long_handles);
+        *self = Results { attributes, before, entries, long_handles, ..Results::default() };
     }
 
     fn attributes(&mut self, reader: &mut Reader<'_>) -> Read<AttributesAt> {
@@ -91,7 +98,8 @@ impl Results {
     /// `wcc_data`.
     fn change(&mut self, reader: &mut Reader<'_>) -> Read<Option<AttributesAt>> {
         if reader.bool()? {
-            reader.take(24)?;
+            self.before.push(reader.at());
+            reader.take(BEFORE_BYTES)?;
         }
         self.after(reader)
     }

@@ -314,7 +314,8 @@ async fn serve_status(wall: Arc<FileWall>, address: SocketAddr) -> Result<(), Fa
 }
 
 async fn metrics(State(wall): State<Arc<FileWall>>) -> impl axum::response::IntoResponse {
-    ([(header::CONTENT_TYPE, "text/plain; version=0.0.4")], wall.status().prometheus())
+    let text = wall.status().prometheus() + &crate::roles::process::metrics_text();
+    ([(header::CONTENT_TYPE, "text/plain; version=0.0.4")], text)
 }
 
 #[cfg(test)]

@@ -32,7 +32,7 @@ pub mod sessions;
 
 use super::access::access_bits;
 use super::explain::{Question, Step};
-use super::{Context as Core, Mount, Policy, Verdict};
+use super::{Context as Core, Mount, Policy, Verdict, does};
 use crate::identity::{Identities, Principal};
 use crate::message::{Asked, Call, Probe, Reply, Seen};
 use crate::places::{Node, ROOT, Zones};
@@ -493,6 +493,11 @@ impl Rbac {
             }
             _ => {
                 let judged = self.judge(call, &session, (handle, object), node, op, core)?;
+                // What else it does to the object, or in the folder.
+                let of_another = if op == Op::Create { Op::Setattr.bit() | Op::Write.bit() } else { 0 };
+                for other in does::each(call.does() & !op.bit() & !of_another) {
+                    self.judge(call, &session, (handle, object), node, other, core)?;
+                }
                 self.takes(call, &session, handle, core)?;
                 self.gives_away(call, &session)?;
                 judged
@@ -523,14 +528,18 @@ impl Rbac {
         let set = call.arguments.set;
         let changes =
             set.size.is_some() || set.mode_at.is_some() || set.uid_at.is_some() || set.gid_at.is_some();
-        if call.op() != Op::Create || !call.arguments.unchecked || !changes || call.compound.is_some() {
+        if call.op() != Op::Create || !call.arguments.takes || !changes || call.compound.is_some() {
             return Ok(());
         }
         let name = call.name(0).to_vec();
         match self.named(call, folder, &name, false)? {
             Some(there) => {
                 let inner = self.node_of_name(core, folder.as_bytes(), &name)?;
-                self.judge(call, session, there, inner, Op::Setattr, core).map(drop)
+                self.judge(call, session, there, inner, Op::Setattr, core)?;
+                if set.size.is_some() {
+                    self.judge(call, session, there, inner, Op::Write, core)?;
+                }
+                Ok(())
             }
             None => {
                 let at = call.arguments.names[0].padded_end();

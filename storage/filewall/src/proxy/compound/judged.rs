@@ -17,7 +17,7 @@ use crate::wire::nfs3::{Handle, Op, bare};
 use crate::wire::nfs4::arguments::{Argument, OpenAt};
 use crate::wire::nfs4::{Op4, made, status};
 use crate::wire::reply::{Results, results};
-use crate::wire::xdr::{Reader, Span, put_opaque, put_u32};
+use crate::wire::xdr::{Reader, put_opaque, put_u32};
 
 /// A handle, and whether it is that of a folder.
 type Resolved = (Handle, bool);
@@ -76,9 +76,7 @@ impl Walk<'_, '_> {
                 Ok(())
             }
             // Nobody judges by whose it is.
-            _ if made && self.way.chain.knows_files() && !self.way.chain.judges_objects() => {
-                self.unjudged(argument)
-            }
+            _ if made && !self.way.chain.judges_objects() => self.unjudged(argument),
             _ if made => Err(self.too_much()),
             _ => Err(Stop::Cut(status::NOFILEHANDLE)),
         }
@@ -153,13 +151,8 @@ impl Walk<'_, '_> {
         let context = self.way.chain.context();
         let place = if context.zones.trivial() { Some(ROOT) } else { context.places.get(handle.as_bytes()) };
         let position = place.map_or(Position::Unknown, Position::Inside);
-        let subject = Subject {
-            rule: Op::Getattr,
-            handles: [Some(handle), None],
-            places: [place, None],
-            names: [Span::default(); 2],
-            name_count: 0,
-        };
+        let also = Op::Lookup.bit();
+        let subject = Subject { also, ..Subject::of(Op::Getattr, Some(handle), place) };
         let user = self.ask(argument, subject)?.user;
         self.wish(user, false)?;
         self.go_to(argument, handle);
@@ -301,7 +294,9 @@ impl Walk<'_, '_> {
             }
             None if open.how_at.is_none() => self.push(argument, Sent::Same),
             None => {
-                let given = self.ask(argument, self.subject(argument, Op::Create))?;
+                // It makes one.
+                let own = self.subject(argument, Op::Create);
+                let given = self.ask(argument, Subject { takes: false, ..own })?;
                 self.wish(given.user, true)?;
                 let mut sent = Sent::Same;
                 if let (Some(at), 0) = (open.how_at, open.how) {
@@ -323,13 +318,7 @@ impl Walk<'_, '_> {
         let wanted = [(reads, Op::Read), (writes, Op::Write), (open.empties(), Op::Setattr)];
         let mut user = None;
         for (_, rule) in wanted.into_iter().filter(|(wanted, _)| *wanted) {
-            let subject = Subject {
-                rule,
-                handles: [file.handle, None],
-                places: [file.position.place(), None],
-                names: [Span::default(); 2],
-                name_count: 0,
-            };
+            let subject = Subject::of(rule, file.handle, file.position.place());
             user = self.ask(argument, subject)?.user;
         }
         Ok(user)

@@ -19,7 +19,7 @@ use crate::wire::nfs4::made::{Object4, put_set, result};
 use crate::wire::nfs4::{Op4, status};
 use crate::wire::reply::{Results, results};
 use crate::wire::rpc::put_success;
-use crate::wire::xdr::{Reader, Span, get_u32, put_opaque, put_u32, put_u64, set_u32};
+use crate::wire::xdr::{Reader, get_u32, put_opaque, put_u32, put_u64, set_u32};
 
 /// NFS4ERR_TOOSMALL.
 const TOO_SMALL: u32 = 10005;
@@ -222,13 +222,7 @@ impl Walk<'_, '_> {
     /// A folder of the mirror: the real one is listed, and the policy changes its entries. Who may not list it sees no mirror.
     fn mirror(&mut self, argument: &Argument, given: &Given) -> Result<Vec<u8>, Stop> {
         let handle = given.asked.0.handle;
-        let real = Subject {
-            rule: Op::Readdirplus,
-            handles: [Some(handle), None],
-            places: [self.course.current.position.place(), None],
-            names: [Span::default(); 2],
-            name_count: 0,
-        };
+        let real = Subject::of(Op::Readdirplus, Some(handle), self.course.current.position.place());
         self.ask(argument, real)?;
         let Some((status, listed)) = &self.course.listed else {
             let list = Question4::List { handle, cookie: argument.cookie, bytes: argument.count };
@@ -307,13 +301,7 @@ impl Walk<'_, '_> {
 
     /// Whether the file may be used as an OPEN wants, which the policy says as it says it to ACCESS.
     fn check_access(&mut self, argument: &Argument, open: &OpenAt, handle: Handle) -> Result<(), Stop> {
-        let subject = Subject {
-            rule: Op::Access,
-            handles: [Some(handle), None],
-            places: [self.course.current.position.place(), None],
-            names: [Span::default(); 2],
-            name_count: 0,
-        };
+        let subject = Subject::of(Op::Access, Some(handle), self.course.current.position.place());
         // The bits of ACCESS stand where those of the OPEN are, as long as the question takes.
         let asks = Argument { access_at: Some(open.access_at), ..*argument };
         set_u32(self.record, open.access_at, access::READ | access::MODIFY | access::EXTEND);

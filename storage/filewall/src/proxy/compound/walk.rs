@@ -4,7 +4,7 @@ use super::{Cursor, Edit, OpAsked, Piece, Position, Question4, Sent, Way};
 use crate::message::{Asked, Call, InCompound, Seen, Told};
 use crate::metrics::Totals;
 use crate::places::{Place, ROOT};
-use crate::policy::{Mount, Outcome};
+use crate::policy::{Chain, Mount, Outcome};
 use crate::proxy::flow::RECORD_BYTES_MAX;
 use crate::proxy::worker::Env;
 use crate::wire::call::{Arguments, SetSpans};
@@ -67,6 +67,8 @@ pub struct Course {
     from: usize,
     handled: u64,
     counted: bool,
+    /// What policies were shown when one of them had it wait, and which of them let it go on.
+    waiting: Option<(Asked, u64)>,
     /// What the server has answered for it.
     pub told: Vec<Told>,
     /// What had changed before it was asked.
@@ -116,6 +118,23 @@ impl Course {
         self.ops.iter().any(|op| !matches!(op.sent, Sent::Made(_)))
     }
 
+    /// Tells the policies of the operation at hand, which they let go on, that it is not carried out.
+    pub(in crate::proxy) fn give_up_now(&mut self, chain: &Chain) {
+        let now = self.now.drain(..).map(|given| given.asked);
+        for (asked, handled) in now.chain(self.waiting.take()) {
+            chain.undone(&asked, handled);
+        }
+    }
+
+    /// Tells them the same of what was to be sent, too.
+    pub(in crate::proxy) fn give_up(&mut self, chain: &Chain) {
+        self.give_up_now(chain);
+        let sent = self.ops.iter_mut().filter(|op| !matches!(op.sent, Sent::Made(_)));
+        for (asked, handled) in sent.flat_map(|op| op.asked.drain(..)) {
+            chain.undone(&asked, handled);
+        }
+    }
+
     /// Takes over the results of what was made, when nothing before it is to be sent.
     fn take_over(&mut self) {
         self.edits.clear();
@@ -141,6 +160,25 @@ pub struct Subject {
     pub names: [Span; 2],
     /// Number of names.
     pub name_count: usize,
+    /// It may take a file that is there.
+    pub takes: bool,
+    /// What it does besides, as bits.
+    pub also: u32,
+}
+
+impl Subject {
+    /// An operation on an object itself.
+    pub fn of(rule: Op, handle: Option<Handle>, place: Option<Place>) -> Subject {
+        Subject {
+            rule,
+            handles: [handle, None],
+            places: [place, None],
+            names: [Span::default(); 2],
+            name_count: 0,
+            takes: false,
+            also: 0,
+        }
+    }
 }
 
 /// A walk.
@@ -181,6 +219,7 @@ impl<'w, 'e> Walk<'w, 'e> {
             match failing.map_or_else(|| self.step(argument), Err) {
                 // What goes to the server behind what was answered here would need a COMPOUND of its own.
                 Ok(()) if self.course.count > 0 && self.course.sends() => {
+                    self.course.give_up(&self.way.chain);
                     self.course.ops.retain(|op| matches!(op.sent, Sent::Made(_)));
                     let minor = self.way.compound.minor;
                     let status = if minor == 0 { status::RESOURCE } else { status::TOO_MANY_OPS };
@@ -269,7 +308,7 @@ impl<'w, 'e> Walk<'w, 'e> {
         if matches!(sent, Sent::Made(_)) {
             self.course.edits.push(Edit { range: argument.start..argument.end, new: Piece::Nothing });
         }
-        let asked = self.course.now.iter().map(|given| given.asked.clone()).collect();
+        let asked = std::mem::take(&mut self.course.now).into_iter().map(|given| given.asked).collect();
         let keeps = matches!(argument.op, Op4::GetFh | Op4::GetAttr | Op4::ReadDir)
             || self.judges && argument.op == Op4::SetAttr;
         let cursor = keeps.then(|| Box::new(self.course.current.clone()));
@@ -336,7 +375,9 @@ impl<'w, 'e> Walk<'w, 'e> {
             self.push(argument, Sent::Same);
             return Ok(());
         }
-        if self.judges && (rules || self.course.current.made_up || self.is_lock(argument)) {
+        // Only where owners count is it of interest whose file is unlocked.
+        let judged = rules || self.course.current.made_up || argument.op == Op4::Unlock;
+        if self.judges && judged {
             return self.judged(argument);
         }
         self.unjudged(argument)
@@ -345,10 +386,12 @@ impl<'w, 'e> Walk<'w, 'e> {
     /// An operation whose object nobody need know: it goes to the server as it is.
     pub(super) fn unjudged(&mut self, argument: &Argument) -> Result<(), Stop> {
         if argument.rule.is_some() {
+            // It may be a folder, for all that is known here.
+            let also = if argument.op == Op4::Remove { Op::Rmdir.bit() } else { 0 };
             let mut asked = 0;
             for rule in Self::uses_of(argument) {
                 if asked & rule.bit() == 0 {
-                    self.ask(argument, self.subject(argument, rule))?;
+                    self.ask(argument, Subject { also, ..self.subject(argument, rule) })?;
                 }
                 asked |= rule.bit();
             }
@@ -361,10 +404,6 @@ impl<'w, 'e> Walk<'w, 'e> {
         }
         self.push(argument, Sent::Same);
         Ok(())
-    }
-
-    fn is_lock(&self, argument: &Argument) -> bool {
-        matches!(argument.op, Op4::Lock | Op4::LockTest | Op4::Unlock)
     }
 
     /// An operation above the export: it can look, and go down to the export.
@@ -484,6 +523,8 @@ impl<'w, 'e> Walk<'w, 'e> {
             places: cursors.map(|cursor| cursor.position.place()),
             names: argument.names,
             name_count: argument.name_count,
+            takes: rule == Op::Create && argument.open.is_some_and(|open| open.takes()),
+            also: 0,
         }
     }
 
@@ -495,14 +536,15 @@ impl<'w, 'e> Walk<'w, 'e> {
         Some(u64::from(get_u32(bytes, 0)) << 32 | u64::from(get_u32(bytes, 4)))
     }
 
-    /// All that an OPEN is for, where policies judge names: they are asked for each.
+    /// All that an operation is for, where policies judge names: they are asked for each. An OPEN that makes a file by a name, or takes the
+    /// one that is there and cuts it, is one CREATE; any other by a name looks it up.
     fn uses_of(argument: &Argument) -> impl Iterator<Item = Op> + use<> {
-        let open = argument.open;
-        let rule = argument.rule;
-        let wants = |bit: u32| open.is_some_and(|open| open.access & bit != 0);
-        let sizes = open.is_some_and(|open| open.empties());
-        let further = [(wants(1), Op::Read), (wants(2), Op::Write), (sizes, Op::Setattr)];
-        rule.into_iter().chain(further.into_iter().filter(|(wanted, _)| *wanted).map(|(_, op)| op))
+        let wants = |bit: u32| argument.open.is_some_and(|open| open.access & bit != 0);
+        let makes = argument.open.is_some_and(|open| open.how_at.is_some());
+        let looks = argument.open.is_some() && !makes && argument.name_count > 0;
+        let further = [(looks, Op::Lookup), (true, argument.rule.unwrap_or(Op::Null))];
+        let further = further.into_iter().chain([(wants(1), Op::Read), (wants(2), Op::Write)]);
+        further.filter(|(wanted, _)| *wanted).map(|(_, op)| op)
     }
 
     /// Shows an operation to the policies, as the one of NFSv3 that it is like.
@@ -512,7 +554,7 @@ impl<'w, 'e> Walk<'w, 'e> {
         if let Some(given) = self.course.now.get(number) {
             return Ok(given.clone());
         }
-        let Subject { rule, handles, places, names, name_count } = subject;
+        let Subject { rule, handles, places, names, name_count, takes, also } = subject;
         let two = matches!(rule, Op::Rename | Op::Link);
         let sets = |attribute: u32| {
             let set = argument.set.filter(|set| has_bit(set.of(self.record), attribute))?;
@@ -528,7 +570,9 @@ impl<'w, 'e> Walk<'w, 'e> {
             names,
             name_count,
             set,
-            unchecked: argument.open.is_some_and(|open| open.takes()),
+            takes,
+            also,
+            target: argument.target,
             access_at: argument.access_at.filter(|_| rule == Op::Access),
             maxcount_at: argument.maxcount_at,
             offset: argument.offset,
@@ -548,12 +592,33 @@ impl<'w, 'e> Walk<'w, 'e> {
         call.told = self.course.told.clone();
         call.seen = self.course.seen;
         call.unknown = *unknown;
+        call.passed = self.course.now.iter().fold(0, |passed, given| passed | given.asked.1);
+        if let Some((asked, _)) = self.course.waiting.take() {
+            (call.note, call.grows) = (asked.note, asked.grows);
+        }
         if !std::mem::replace(&mut self.course.counted, true) {
             self.env.shared.totals.call(rule);
         }
         let outcome = chain.request(&mut call, from, handled);
-        if matches!(outcome, Outcome::Wait { .. } | Outcome::Ask { .. }) {
+        let keeps = chain.needs_names();
+        let name = |number: usize| (keeps && number < name_count).then(|| Box::from(call.name(number)));
+        let asked = Asked {
+            op: rule,
+            caller: caller.clone(),
+            handle: Handle::new(call.handle(0)).unwrap_or(Handle::EMPTY),
+            handle_to: if two { Some(handles[1].unwrap_or(Handle::EMPTY)) } else { None },
+            place: places[0],
+            name: name(0),
+            name_to: name(1),
+            maxcount: argument.count,
+            datagram: false,
+            note: call.note,
+            grows: call.grows,
+            seen: call.seen,
+        };
+        if let Outcome::Wait { handled, .. } | Outcome::Ask { handled, .. } = outcome {
             self.course.seen = call.seen;
+            self.course.waiting = Some((asked.clone(), handled));
         }
         let (handled, results) = match outcome {
             Outcome::Wait { wait_us, from, handled } => {
@@ -576,21 +641,6 @@ impl<'w, 'e> Walk<'w, 'e> {
             Outcome::Forward { handled } => (handled, None),
         };
         self.course.counted = false;
-        let keeps = chain.needs_names();
-        let name = |number: usize| (keeps && number < name_count).then(|| Box::from(call.name(number)));
-        let asked = Asked {
-            op: rule,
-            caller: caller.clone(),
-            handle: Handle::new(call.handle(0)).unwrap_or(Handle::EMPTY),
-            handle_to: if two { Some(handles[1].unwrap_or(Handle::EMPTY)) } else { None },
-            name: name(0),
-            name_to: name(1),
-            maxcount: argument.count,
-            datagram: false,
-            note: call.note,
-            grows: call.grows,
-            seen: call.seen,
-        };
         let user = call.compound.and_then(|compound| compound.user);
         let given = Given { asked: (asked, handled), user, results };
         self.course.now.push(given.clone());

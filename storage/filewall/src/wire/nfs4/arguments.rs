@@ -114,6 +114,8 @@ pub struct Argument {
     pub open: Option<OpenAt>,
     /// The state that it is about.
     pub state: Option<Span>,
+    /// Target of a symbolic link that is made.
+    pub target: Option<Span>,
     /// The attributes that are set: where the words of the bitmap are.
     pub set: Option<Span>,
     /// The attributes that are asked for: where the words of the bitmap are.
@@ -183,6 +185,7 @@ impl Argument {
             cookie: 0,
             open: None,
             state: None,
+            target: None,
             set: None,
             wanted: None,
             payload: None,
@@ -284,7 +287,7 @@ impl Argument {
         self.rule = Some(match reader.u32()? {
             2 => Op::Mkdir,
             5 => {
-                reader.opaque(PATH_BYTES_MAX)?;
+                self.target = Some(reader.opaque(PATH_BYTES_MAX)?);
                 Op::Symlink
             }
             3 | 4 => {

@@ -208,7 +208,8 @@ pub fn as_nfs3(op: Op4) -> Option<Op> {
     Some(match op {
         Op4::Access => Op::Access,
         Op4::Commit => Op::Commit,
-        Op4::GetAttr | Op4::Verify | Op4::NVerify => Op::Getattr,
+        // Locks tell who has locked what of a file.
+        Op4::GetAttr | Op4::Verify | Op4::NVerify | Op4::Lock | Op4::LockTest => Op::Getattr,
         Op4::Link => Op::Link,
         Op4::Lookup | Op4::SecInfo => Op::Lookup,
         Op4::Read => Op::Read,
