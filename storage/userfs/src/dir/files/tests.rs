@@ -160,7 +160,7 @@ fn a_removed_file_stays_until_it_is_forgotten() {
         let longer = Change { size: Some(7), ..Change::default() };
         assert_eq!(of.change(all[0], &longer).unwrap().size, 7);
         crowd(of, at);
-        assert_eq!(text(of, all[0]), "still-0");
+        assert_eq!(text(of, all[0]), "still0\0");
         of.forget(all[0], 1);
         assert_eq!(of.attributes(all[0]), Err(GONE));
         assert_eq!((of.attributes(all[1]).unwrap().links, of.attributes(all[3]).unwrap().links), (0, 1));
