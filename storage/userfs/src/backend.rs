@@ -14,6 +14,7 @@
 use crate::error::{Errno, Result};
 use crate::journal::Journal;
 use crate::segment::Segment;
+use serde::{Deserialize, Serialize};
 use std::ffi::OsStr;
 use std::os::fd::OwnedFd;
 use std::time::SystemTime;
@@ -144,6 +145,30 @@ pub struct Space {
     pub files_free: u64,
 }
 
+/// What is held for files as long as the kernel knows them: it forgets what nobody uses when it needs memory.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct Held {
+    /// Files that the kernel knows.
+    pub files: u64,
+    /// Descriptors of them.
+    pub descriptors: u64,
+    /// So many at most; 0 where none are held.
+    pub descriptors_max: u64,
+    /// Files whose descriptors made room for others.
+    pub put_away: u64,
+    /// Files that were opened again.
+    pub reopened: u64,
+    /// Times that a file could not be opened again: it was gone.
+    pub lost: u64,
+    /// Times that this process had no descriptor left, and made room.
+    pub short: u64,
+    /// Whether files are opened again by what the file system calls them, not by their names.
+    pub by_handle: bool,
+    /// Bytes of what a daemon that comes after this one is to know of them.
+    pub journal_bytes: u64,
+}
+
 /// What the kernel may believe without asking.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Consistency {
@@ -235,6 +260,10 @@ pub trait Backend: Send + Sync + 'static {
     /// What a person should know about this mount, a sentence each.
     fn notes(&self) -> Vec<String> {
         Vec::new()
+    }
+    /// What is held for files that the kernel knows, where that grows with them.
+    fn held(&self) -> Option<Held> {
+        None
     }
     /// The kernel's own file that holds the bytes of `inode`, where the kernel may read, write and map it by itself.
     /// `None` for the root when that is never so.

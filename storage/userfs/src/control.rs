@@ -4,6 +4,7 @@
 //! `/` written as `-`; it is its owner's alone.
 
 use crate::accelerate::Acceleration;
+use crate::backend::Held;
 use crate::error::Error;
 use crate::segment::SegmentFigures;
 use crate::stats::Count;
@@ -74,6 +75,9 @@ pub struct Status {
     pub operations: Vec<Count>,
     /// Shared memory, if the backend has it.
     pub segment: Option<SegmentFigures>,
+    /// What is held for files that the kernel knows, where that grows with them.
+    #[serde(default)]
+    pub held: Option<Held>,
 }
 
 impl Status {

@@ -67,7 +67,7 @@ pub(crate) fn serve_kept(task: Task, end: &AtomicBool, mut line: Line) -> Result
     }
 }
 
-/// Folders take a descriptor of each file that the kernel knows: as many as the system lets us have, not as many as shells mean for programs.
+/// Folders hold descriptors of files that the kernel knows: as many as the system lets us have, not as many as shells mean for programs.
 fn take_all_descriptors() {
     let limit = getrlimit(Resource::Nofile);
     if let Err(error) = setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, maximum: limit.maximum })
@@ -224,6 +224,7 @@ impl Daemon {
             acceleration: accelerate::describe(&self.mount, self.injector.as_ref()),
             operations: self.mount.stats().counts(),
             segment,
+            held: self.mount.backend().held(),
         }
     }
 }

@@ -120,6 +120,11 @@ impl Journal {
         self.state().broken.clone()
     }
 
+    /// How long it is.
+    pub fn bytes(&self) -> u64 {
+        self.state().end
+    }
+
     /// These are true from now on.
     pub fn append<E: Serialize>(&self, batch: &[E]) {
         let mut state = self.state();

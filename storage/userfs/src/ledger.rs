@@ -15,7 +15,7 @@
 //! and not synced gives EIO until it is closed: what is there is neither what it was nor what it should be.
 
 use crate::backend::{
-    Attributes, Backend, Change, Consistency, Entry, Inode, New, ROOT, Replace, Space, Written,
+    Attributes, Backend, Change, Consistency, Entry, Held, Inode, New, ROOT, Replace, Space, Written,
 };
 use crate::error::{Errno, Result};
 use crate::journal::Journal;
@@ -484,6 +484,12 @@ impl Backend for Ledger {
             notes.push(format!("{not_found} times a file from before a crash could not be found again"));
         }
         notes
+    }
+
+    fn held(&self) -> Option<Held> {
+        let held = self.backend.held().unwrap_or_default();
+        let files = self.numbers().of.len() as u64;
+        Some(Held { files, journal_bytes: self.journal.bytes(), ..held })
     }
 
     fn local(&self, inode: Inode) -> Option<OwnedFd> {

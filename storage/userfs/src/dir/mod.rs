@@ -1,26 +1,29 @@
 //! `dir:FOLDER`: the files of a local directory (the paper's direct wrapper, Table 4.2).
 //!
-//! Each file that the kernel knows is held by an `O_PATH` descriptor, so that renames by others do not matter and
-//! nothing leads out of the folder: names are looked up one by one, links are never followed. Reading and writing
-//! open the file once through `/proc/self/fd`.
+//! Each file that the kernel knows is held by an `O_PATH` descriptor, or, where these are too many, can be opened again as the same file ([`files`]). So renames by
+//! others do not matter (but for files that can only be opened again by name), and nothing leads out of the folder: names are looked up one by one, links are never
+//! followed. Reading and writing open the file once through `/proc/self/fd`.
 //!
 //! The folder belongs to the mount while it is mounted: what others change in it directly is seen late or not at all,
 //! as the kernel caches names and attributes for ever.
 //!
 //! Invariant: a file has one inode number here however many names it has (device and inode number underneath).
 
+mod files;
+mod handle;
+
 use crate::backend::{
-    Attributes, Backend, Change, Entry, Inode, New, NewTime, ROOT, Replace, Space, Written,
+    Attributes, Backend, Change, Entry, Held, Inode, New, NewTime, ROOT, Replace, Space, Written,
 };
 use crate::error::{Errno, Error, Result};
+use files::{Files, magic, stat_of};
 use rustix::fs::{AtFlags, CWD, FileType, Gid, Mode, OFlags, RenameFlags, Timespec, Uid, XattrFlags};
-use std::collections::HashMap;
 use std::ffi::{OsStr, OsString};
 use std::mem::MaybeUninit;
-use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::PoisonError;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 /// Buffer for names of a directory.
@@ -28,52 +31,10 @@ const NAMES_BYTES: usize = 32 * 1024;
 /// Largest extended attribute, as the kernel's own limit.
 const ATTRIBUTE_BYTES_MAX: usize = 65_536;
 
-#[derive(Debug)]
-struct Node {
-    path: OwnedFd,
-    /// For reading and, if it may be written, for writing.
-    data: OnceLock<OwnedFd>,
-    /// One append at a time: each looks where the end is.
-    append: Mutex<()>,
-    key: (u64, u64),
-}
-
-impl Node {
-    fn new(path: OwnedFd, key: (u64, u64)) -> Node {
-        Node { path, data: OnceLock::new(), append: Mutex::new(()), key }
-    }
-
-    /// A name that leads to the file itself, links not followed further.
-    fn magic(&self) -> String {
-        format!("/proc/self/fd/{}", self.path.as_raw_fd())
-    }
-
-    fn data(&self) -> Result<&OwnedFd> {
-        if let Some(open) = self.data.get() {
-            return Ok(open);
-        }
-        let flags = OFlags::CLOEXEC | OFlags::NOCTTY | OFlags::NONBLOCK;
-        let opened = rustix::fs::open(self.magic(), flags | OFlags::RDWR, Mode::empty())
-            .or_else(|_| rustix::fs::open(self.magic(), flags | OFlags::RDONLY, Mode::empty()))?;
-        Ok(self.data.get_or_init(|| opened))
-    }
-}
-
-#[derive(Debug, Default)]
-struct Nodes {
-    of: HashMap<Inode, (Arc<Node>, u64)>,
-    numbers: HashMap<(u64, u64), Inode>,
-    next: Inode,
-}
-
 /// A local directory.
 #[derive(Debug)]
 pub struct Directory {
-    nodes: Mutex<Nodes>,
-}
-
-fn key(stat: &rustix::fs::Stat) -> (u64, u64) {
-    (stat.st_dev, stat.st_ino)
+    files: Files,
 }
 
 fn system_time(seconds: i64, nanoseconds: u64) -> SystemTime {
@@ -116,62 +77,32 @@ fn shown(inode: Inode, stat: &rustix::fs::Stat) -> Attributes {
 
 impl Directory {
     /// The directory `folder`.
+    ///
+    /// # Errors
+    /// When it cannot be opened.
     pub fn open(folder: &Path) -> std::result::Result<Directory, Error> {
         let failed = |error| Error::io(format!("opening {}", folder.display()), error);
         let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
-        let path = rustix::fs::open(folder, flags, Mode::empty()).map_err(failed)?;
-        let key = key(&rustix::fs::fstat(&path).map_err(failed)?);
-        let root = Arc::new(Node::new(path, key));
-        let nodes = Nodes {
-            of: HashMap::from([(ROOT, (root, 1))]),
-            numbers: HashMap::from([(key, ROOT)]),
-            next: ROOT + 1,
-        };
-        Ok(Directory { nodes: Mutex::new(nodes) })
+        let root = rustix::fs::open(folder, flags, Mode::empty()).map_err(failed)?;
+        Ok(Directory { files: Files::new(root).map_err(failed)? })
     }
 
-    fn nodes(&self) -> MutexGuard<'_, Nodes> {
-        self.nodes.lock().unwrap_or_else(PoisonError::into_inner)
+    fn stat(&self, inode: Inode, file: &OwnedFd) -> Result<Attributes> {
+        Ok(shown(inode, &stat_of(file)?))
     }
 
-    fn node(&self, inode: Inode) -> Result<Arc<Node>> {
-        self.nodes().of.get(&inode).map(|found| found.0.clone()).ok_or(Errno(libc::ESTALE))
-    }
-
-    fn stat(&self, inode: Inode, node: &Node) -> Result<Attributes> {
-        let stat = rustix::fs::statat(&node.path, "", AtFlags::EMPTY_PATH | AtFlags::SYMLINK_NOFOLLOW)?;
-        Ok(shown(inode, &stat))
-    }
-
-    fn find(&self, parent: &Node, name: &OsStr) -> Result<Attributes> {
-        let path = rustix::fs::openat(
-            &parent.path,
-            name,
-            OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC,
-            Mode::empty(),
-        )?;
-        let stat = rustix::fs::statat(&path, "", AtFlags::EMPTY_PATH | AtFlags::SYMLINK_NOFOLLOW)?;
-        let key = key(&stat);
-        let mut nodes = self.nodes();
-        let known = nodes.numbers.get(&key).copied();
-        let inode = known.unwrap_or(nodes.next);
-        if known.is_none() {
-            nodes.next += 1;
-            nodes.numbers.insert(key, inode);
-            nodes.of.insert(inode, (Arc::new(Node::new(path, key)), 0));
-        }
-        if let Some(told) = nodes.of.get_mut(&inode) {
-            told.1 += 1;
-        }
-        Ok(shown(inode, &stat))
+    fn find(&self, above: Inode, parent: &OwnedFd, name: &OsStr) -> Result<Attributes> {
+        let found = self.files.open_name(parent, name)?;
+        let stat = stat_of(&found)?;
+        Ok(shown(self.files.tell(above, name, found, &stat), &stat))
     }
 
     /// Gives what was just made to whom it belongs.
-    fn hand_over(&self, parent: &Node, name: &OsStr, new: New) -> Result<Attributes> {
-        let above = rustix::fs::statat(&parent.path, "", AtFlags::EMPTY_PATH)?;
+    fn hand_over(&self, inode: Inode, parent: &OwnedFd, name: &OsStr, new: New) -> Result<Attributes> {
+        let above = rustix::fs::statat(parent, "", AtFlags::EMPTY_PATH)?;
         let group = if above.st_mode & libc::S_ISGID != 0 { None } else { Some(Gid::from_raw(new.group)) };
         let given = rustix::fs::chownat(
-            &parent.path,
+            parent,
             name,
             Some(Uid::from_raw(new.user)),
             group,
@@ -187,135 +118,135 @@ impl Directory {
             let inherited = above.st_mode & libc::S_ISGID;
             let directory = new.mode & libc::S_IFMT == libc::S_IFDIR;
             let mode = new.mode & 0o7777 | if directory { inherited } else { 0 };
-            rustix::fs::chmodat(&parent.path, name, Mode::from_bits_truncate(mode), AtFlags::empty())?;
+            rustix::fs::chmodat(parent, name, Mode::from_bits_truncate(mode), AtFlags::empty())?;
         }
-        self.find(parent, name)
+        self.find(inode, parent, name)
+    }
+
+    fn remove(&self, parent: Inode, name: &OsStr, how: AtFlags) -> Result<()> {
+        let above = self.files.path(parent)?;
+        let kept = self.files.keep(&above, name)?;
+        rustix::fs::unlinkat(&above, name, how)?;
+        self.files.unnamed(kept.as_ref(), parent, name);
+        Ok(())
     }
 }
 
 impl Backend for Directory {
     fn lookup(&self, parent: Inode, name: &OsStr) -> Result<Attributes> {
-        self.find(self.node(parent)?.as_ref(), name)
+        let above = self.files.path(parent)?;
+        self.find(parent, &above, name)
     }
 
     fn forget(&self, inode: Inode, times: u64) {
-        let mut nodes = self.nodes();
-        let Some(told) = nodes.of.get_mut(&inode) else { return };
-        told.1 = told.1.saturating_sub(times);
-        if told.1 == 0 && inode != ROOT {
-            let key = told.0.key;
-            nodes.of.remove(&inode);
-            nodes.numbers.remove(&key);
-        }
+        self.files.forget(inode, times);
     }
 
     fn attributes(&self, inode: Inode) -> Result<Attributes> {
-        self.stat(inode, self.node(inode)?.as_ref())
+        let file = self.files.path(inode)?;
+        self.stat(inode, &file)
     }
 
     fn change(&self, inode: Inode, change: &Change) -> Result<Attributes> {
-        let node = self.node(inode)?;
+        let file = self.files.path(inode)?;
         if change.user.is_some() || change.group.is_some() {
             let (user, group) = (change.user.map(Uid::from_raw), change.group.map(Gid::from_raw));
-            rustix::fs::chownat(
-                &node.path,
-                "",
-                user,
-                group,
-                AtFlags::EMPTY_PATH | AtFlags::SYMLINK_NOFOLLOW,
-            )?;
+            rustix::fs::chownat(&file, "", user, group, AtFlags::EMPTY_PATH | AtFlags::SYMLINK_NOFOLLOW)?;
         }
         if let Some(mode) = change.mode {
-            rustix::fs::chmodat(
-                CWD,
-                node.magic(),
-                Mode::from_bits_truncate(mode & 0o7777),
-                AtFlags::empty(),
-            )?;
+            let _alone = self.files.rights();
+            rustix::fs::chmod(magic(&file), Mode::from_bits_truncate(mode & 0o7777))?;
         }
         if let Some(size) = change.size {
-            rustix::fs::ftruncate(node.data()?, size)?;
+            rustix::fs::ftruncate(self.files.data(inode, true)?, size)?;
         }
         if change.accessed.is_some() || change.modified.is_some() {
             let times = rustix::fs::Timestamps {
                 last_access: timespec(change.accessed),
                 last_modification: timespec(change.modified),
             };
-            let link = rustix::fs::statat(&node.path, "", AtFlags::EMPTY_PATH)?.st_mode & libc::S_IFMT
-                == libc::S_IFLNK;
+            let link = stat_of(&file)?.st_mode & libc::S_IFMT == libc::S_IFLNK;
             if link {
-                rustix::fs::utimensat(
-                    &node.path,
-                    "",
-                    &times,
-                    AtFlags::EMPTY_PATH | AtFlags::SYMLINK_NOFOLLOW,
-                )?;
+                let flags = AtFlags::EMPTY_PATH | AtFlags::SYMLINK_NOFOLLOW;
+                rustix::fs::utimensat(&file, "", &times, flags)?;
             } else {
-                rustix::fs::utimensat(CWD, node.magic(), &times, AtFlags::empty())?;
+                rustix::fs::utimensat(CWD, magic(&file), &times, AtFlags::empty())?;
             }
         }
-        self.stat(inode, &node)
+        self.stat(inode, &file)
     }
 
     fn read_link(&self, inode: Inode) -> Result<Vec<u8>> {
-        Ok(rustix::fs::readlinkat(&self.node(inode)?.path, "", Vec::new())?.into_bytes())
+        Ok(rustix::fs::readlinkat(self.files.path(inode)?, "", Vec::new())?.into_bytes())
     }
 
     fn make(&self, parent: Inode, name: &OsStr, new: New) -> Result<Attributes> {
-        let parent = self.node(parent)?;
+        let above = self.files.path(parent)?;
         let mode = Mode::from_bits_truncate(new.mode & 0o7777);
         let kind = if new.mode & libc::S_IFMT == 0 { libc::S_IFREG } else { new.mode & libc::S_IFMT };
-        rustix::fs::mknodat(&parent.path, name, FileType::from_raw_mode(kind), mode, new.device.into())?;
-        self.hand_over(&parent, name, new)
+        rustix::fs::mknodat(&above, name, FileType::from_raw_mode(kind), mode, new.device.into())?;
+        self.hand_over(parent, &above, name, new)
     }
 
     fn make_directory(&self, parent: Inode, name: &OsStr, new: New) -> Result<Attributes> {
-        let parent = self.node(parent)?;
-        rustix::fs::mkdirat(&parent.path, name, Mode::from_bits_truncate(new.mode & 0o7777))?;
-        self.hand_over(&parent, name, New { mode: libc::S_IFDIR | new.mode & 0o7777, ..new })
+        let above = self.files.path(parent)?;
+        rustix::fs::mkdirat(&above, name, Mode::from_bits_truncate(new.mode & 0o7777))?;
+        self.hand_over(parent, &above, name, New { mode: libc::S_IFDIR | new.mode & 0o7777, ..new })
     }
 
     fn make_link(&self, parent: Inode, name: &OsStr, target: &OsStr, new: New) -> Result<Attributes> {
-        let parent = self.node(parent)?;
-        rustix::fs::symlinkat(target, &parent.path, name)?;
-        self.hand_over(&parent, name, New { mode: libc::S_IFLNK, ..new })
+        let above = self.files.path(parent)?;
+        rustix::fs::symlinkat(target, &above, name)?;
+        self.hand_over(parent, &above, name, New { mode: libc::S_IFLNK, ..new })
     }
 
     fn link(&self, inode: Inode, parent: Inode, name: &OsStr) -> Result<Attributes> {
-        let (node, parent) = (self.node(inode)?, self.node(parent)?);
-        match rustix::fs::linkat(&node.path, "", &parent.path, name, AtFlags::EMPTY_PATH) {
+        let (file, above) = (self.files.path(inode)?, self.files.path(parent)?);
+        match rustix::fs::linkat(&file, "", &above, name, AtFlags::EMPTY_PATH) {
             // Without the right to link by descriptor.
             Err(rustix::io::Errno::NOENT) => {
-                rustix::fs::linkat(CWD, node.magic(), &parent.path, name, AtFlags::SYMLINK_FOLLOW)?;
+                rustix::fs::linkat(CWD, magic(&file), &above, name, AtFlags::SYMLINK_FOLLOW)?;
             }
             other => other?,
         }
-        self.find(&parent, name)
+        self.find(parent, &above, name)
     }
 
     fn unlink(&self, parent: Inode, name: &OsStr) -> Result<()> {
-        Ok(rustix::fs::unlinkat(&self.node(parent)?.path, name, AtFlags::empty())?)
+        self.remove(parent, name, AtFlags::empty())
     }
 
     fn remove_directory(&self, parent: Inode, name: &OsStr) -> Result<()> {
-        Ok(rustix::fs::unlinkat(&self.node(parent)?.path, name, AtFlags::REMOVEDIR)?)
+        self.remove(parent, name, AtFlags::REMOVEDIR)
     }
 
     fn rename(&self, from: (Inode, &OsStr), to: (Inode, &OsStr), replace: Replace) -> Result<()> {
-        let (old, new) = (self.node(from.0)?, self.node(to.0)?);
+        let (old, new) = (self.files.path(from.0)?, self.files.path(to.0)?);
+        let (moved, there) = (self.files.keep(&old, from.1)?, self.files.keep(&new, to.1)?);
         let flags = match replace {
             Replace::Yes => RenameFlags::empty(),
             Replace::No => RenameFlags::NOREPLACE,
             Replace::Exchange => RenameFlags::EXCHANGE,
         };
-        Ok(rustix::fs::renameat_with(&old.path, from.1, &new.path, to.1, flags)?)
+        rustix::fs::renameat_with(&old, from.1, &new, to.1, flags)?;
+        if moved == there {
+            // Two names of one file: both stay.
+            return Ok(());
+        }
+        self.files.unnamed(moved.as_ref(), from.0, from.1);
+        self.files.unnamed(there.as_ref(), to.0, to.1);
+        self.files.named(moved.as_ref(), to.0, to.1);
+        if replace == Replace::Exchange {
+            self.files.named(there.as_ref(), from.0, from.1);
+        }
+        Ok(())
     }
 
     fn read(&self, inode: Inode, offset: u64, to: &mut [u8]) -> Result<usize> {
-        let node = self.node(inode)?;
+        let data = self.files.data(inode, false)?;
         let mut done = 0;
         while done < to.len() {
-            match rustix::io::pread(node.data()?, &mut to[done..], offset + done as u64)? {
+            match rustix::io::pread(&data, &mut to[done..], offset + done as u64)? {
                 0 => break,
                 bytes => done += bytes,
             }
@@ -324,27 +255,26 @@ impl Backend for Directory {
     }
 
     fn write(&self, inode: Inode, offset: u64, from: &[u8], append: bool) -> Result<Written> {
-        let node = self.node(inode)?;
-        let data = node.data()?;
+        let data = self.files.data(inode, true)?;
         if !append {
             return Ok(Written { bytes: rustix::io::pwrite(data, from, offset)?, offset });
         }
-        let _one = node.append.lock().unwrap_or_else(PoisonError::into_inner);
-        let offset = rustix::fs::fstat(data)?.st_size as u64;
+        let one = self.files.append(inode)?;
+        let _one = one.lock().unwrap_or_else(PoisonError::into_inner);
+        let offset = rustix::fs::fstat(&data)?.st_size as u64;
         Ok(Written { bytes: rustix::io::pwrite(data, from, offset)?, offset })
     }
 
     fn sync(&self, inode: Inode, data_only: bool) -> Result<()> {
-        let node = self.node(inode)?;
-        let data = node.data()?;
+        let data = self.files.data(inode, false)?;
         let synced = if data_only { rustix::fs::fdatasync(data) } else { rustix::fs::fsync(data) };
         Ok(synced?)
     }
 
     fn list(&self, inode: Inode, after: u64, entry: &mut dyn FnMut(Entry<'_>) -> bool) -> Result<()> {
-        let node = self.node(inode)?;
+        let file = self.files.path(inode)?;
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
-        let folder = rustix::fs::openat(&node.path, ".", flags, Mode::empty())?;
+        let folder = self.files.open(|| rustix::fs::openat(&file, ".", flags, Mode::empty()))?;
         rustix::fs::seek(&folder, rustix::fs::SeekFrom::Start(after))?;
         let mut buffer = vec![MaybeUninit::uninit(); NAMES_BYTES];
         let mut names = rustix::fs::RawDir::new(folder.as_fd(), &mut buffer);
@@ -364,7 +294,7 @@ impl Backend for Directory {
     }
 
     fn space(&self) -> Result<Space> {
-        let found = rustix::fs::fstatvfs(&self.node(ROOT)?.path)?;
+        let found = rustix::fs::fstatvfs(self.files.path(ROOT)?)?;
         Ok(Space {
             block_bytes: found.f_frsize as u32,
             blocks: found.f_blocks,
@@ -378,38 +308,47 @@ impl Backend for Directory {
         // Moves the position of a descriptor by which nobody reads at its position.
         let place =
             if hole { rustix::fs::SeekFrom::Hole(offset) } else { rustix::fs::SeekFrom::Data(offset) };
-        Ok(rustix::fs::seek(self.node(inode)?.data()?, place)?)
+        Ok(rustix::fs::seek(self.files.data(inode, false)?, place)?)
     }
 
     fn allocate(&self, inode: Inode, offset: u64, bytes: u64, mode: i32) -> Result<()> {
         let flags = rustix::fs::FallocateFlags::from_bits(mode as u32).ok_or(Errno::UNSUPPORTED)?;
-        Ok(rustix::fs::fallocate(self.node(inode)?.data()?, flags, offset, bytes)?)
+        Ok(rustix::fs::fallocate(self.files.data(inode, true)?, flags, offset, bytes)?)
     }
 
     fn get_attribute(&self, inode: Inode, name: &OsStr) -> Result<Vec<u8>> {
+        let file = self.files.path(inode)?;
         let mut value = vec![0; ATTRIBUTE_BYTES_MAX];
-        let bytes = rustix::fs::getxattr(self.node(inode)?.magic(), name, &mut value)?;
+        let bytes = rustix::fs::getxattr(magic(&file), name, &mut value)?;
         value.truncate(bytes);
         Ok(value)
     }
 
     fn set_attribute(&self, inode: Inode, name: &OsStr, value: &[u8], flags: i32) -> Result<()> {
+        let file = self.files.path(inode)?;
         let flags = XattrFlags::from_bits_truncate(flags as u32);
-        Ok(rustix::fs::setxattr(self.node(inode)?.magic(), name, value, flags)?)
+        Ok(rustix::fs::setxattr(magic(&file), name, value, flags)?)
     }
 
     fn list_attributes(&self, inode: Inode) -> Result<Vec<u8>> {
+        let file = self.files.path(inode)?;
         let mut names = vec![0; ATTRIBUTE_BYTES_MAX];
-        let bytes = rustix::fs::listxattr(self.node(inode)?.magic(), &mut names)?;
+        let bytes = rustix::fs::listxattr(magic(&file), &mut names)?;
         names.truncate(bytes);
         Ok(names)
     }
 
     fn remove_attribute(&self, inode: Inode, name: &OsStr) -> Result<()> {
-        Ok(rustix::fs::removexattr(self.node(inode)?.magic(), OsString::from(name))?)
+        let file = self.files.path(inode)?;
+        Ok(rustix::fs::removexattr(magic(&file), OsString::from(name))?)
     }
 
     fn local(&self, inode: Inode) -> Option<OwnedFd> {
-        self.node(inode).ok()?.path.try_clone().ok()
+        let file = self.files.path(inode).ok()?;
+        self.files.open(|| rustix::io::fcntl_dupfd_cloexec(&file, 0)).ok()
+    }
+
+    fn held(&self) -> Option<Held> {
+        Some(self.files.held())
     }
 }

@@ -24,7 +24,9 @@ mod staying;
 #[cfg(test)]
 mod tests;
 
-use crate::backend::{Attributes, Backend, Change, Consistency, Entry, Inode, New, Replace, Space, Written};
+use crate::backend::{
+    Attributes, Backend, Change, Consistency, Entry, Held, Inode, New, Replace, Space, Written,
+};
 use crate::error::{Errno, Result};
 use nodes::Nodes;
 use staying::Needed;
@@ -263,6 +265,10 @@ impl<P: Protocol> Backend for Remote<P> {
 
     fn keeps_writes(&self) -> bool {
         P::KEEPS_WRITES
+    }
+
+    fn held(&self) -> Option<Held> {
+        Some(Held { files: self.nodes().count(), ..Held::default() })
     }
 
     fn lookup(&self, parent: Inode, name: &OsStr) -> Result<Attributes> {

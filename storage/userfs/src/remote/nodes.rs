@@ -77,6 +77,11 @@ impl Nodes {
         }
     }
 
+    /// Files that are known.
+    pub(super) fn count(&self) -> u64 {
+        self.of.len() as u64
+    }
+
     fn node(&mut self, inode: Inode) -> Result<&mut Node> {
         self.of.get_mut(&inode).ok_or(Errno(libc::ESTALE))
     }

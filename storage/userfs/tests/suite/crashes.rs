@@ -76,7 +76,28 @@ impl Kept {
         Some(Kept::of(Some(user), |_| "mem:512M".to_owned(), &[]))
     }
 
+    /// A folder, mounted by root or another user, whose daemon may have no more than so many descriptors.
+    pub fn of_few(test: &str, user: Option<u32>, cached: bool, descriptors: u64) -> Option<Kept> {
+        let helped = user.is_none() || Path::new("/usr/bin/fusermount3").exists();
+        if let Some(reason) = cannot_mount().or((!helped).then_some("there is no fusermount3")) {
+            println!("NOT RUN {test}: {reason}");
+            return None;
+        }
+        let dir = |folder: &Path| format!("dir:{}", folder.join("under").display());
+        let environment: &[(&str, &str)] = if cached { &[(CACHED, "1")] } else { &[] };
+        Some(Kept::with(user, dir, environment, Some(descriptors)))
+    }
+
     fn of(user: Option<u32>, backend: impl FnOnce(&Path) -> String, environment: &[(&str, &str)]) -> Kept {
+        Kept::with(user, backend, environment, None)
+    }
+
+    fn with(
+        user: Option<u32>,
+        backend: impl FnOnce(&Path) -> String,
+        environment: &[(&str, &str)],
+        most: Option<u64>,
+    ) -> Kept {
         let folder = tempfile::tempdir().unwrap();
         for part in ["mount", "under", "."] {
             let part = folder.path().join(part);
@@ -90,7 +111,7 @@ impl Kept {
         // Fewer descriptors than a shell gives: a daemon takes what it may have.
         let few = move || {
             let limit = rustix::process::getrlimit(Resource::Nofile);
-            let limit = Rlimit { current: Some(FEW_DESCRIPTORS), maximum: limit.maximum };
+            let limit = Rlimit { current: Some(FEW_DESCRIPTORS), maximum: most.or(limit.maximum) };
             Ok(rustix::process::setrlimit(Resource::Nofile, limit)?)
         };
         // SAFETY: two system calls between fork and exec.
@@ -163,7 +184,7 @@ impl Kept {
         command
     }
 
-    fn end(mut self) {
+    pub fn end(mut self) {
         // A child of what was waited for may still be ending there.
         until("nobody is in the mount any more", || {
             let question = Question::Unmount { lazy: false };

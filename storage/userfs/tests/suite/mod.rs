@@ -7,6 +7,7 @@ mod beneath;
 mod beside;
 mod crashes;
 mod creation;
+mod descriptors;
 mod doctor;
 mod every;
 mod files;

@@ -14,6 +14,7 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::time::{Duration, Instant};
 use weir_intercept::{Announced, Calls};
+use weir_userfs::backend::Held;
 use weir_userfs::control::{self, Answer, Question, Status};
 use weir_userfs::daemon::Task;
 use weir_userfs::keeper;
@@ -323,6 +324,22 @@ fn show(all: &[Status]) {
     crate::print::text(format_args!("{text}"));
 }
 
+/// What grows with the files that the kernel knows.
+fn describe_held(held: &Held) -> String {
+    let mut text = format!("{} files known to the kernel", held.files);
+    if held.descriptors_max > 0 {
+        let Held { descriptors, descriptors_max, reopened, .. } = held;
+        let how = if held.by_handle { "by handle" } else { "by name" };
+        text += &format!(
+            ", {descriptors} of at most {descriptors_max} descriptors held, {reopened} opened again {how}"
+        );
+    }
+    if held.lost > 0 {
+        text += &format!(", {} not found again", held.lost);
+    }
+    text
+}
+
 fn describe(all: &[Status], to: &mut String) -> std::fmt::Result {
     let mut mounts = output::table(&["MOUNT", "BACKEND", "DAEMON", "ACCELERATION"]);
     for status in all {
@@ -344,6 +361,9 @@ fn describe(all: &[Status], to: &mut String) -> std::fmt::Result {
     for status in all {
         for note in &status.notes {
             writeln!(to, "{}: {note}", status.mount)?;
+        }
+        if let Some(held) = &status.held {
+            writeln!(to, "{}: {}", status.mount, describe_held(held))?;
         }
     }
     for status in all {

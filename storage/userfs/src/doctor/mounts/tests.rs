@@ -23,6 +23,7 @@ fn status(mount: &str) -> Status {
         acceleration: Acceleration::default(),
         operations: Vec::new(),
         segment: None,
+        held: None,
     }
 }
 

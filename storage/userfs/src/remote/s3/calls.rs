@@ -282,8 +282,9 @@ impl Protocol for S3 {
         let mut notes = self.fate.left_out();
         let lost = self.fate.lost.load(Ordering::Relaxed);
         if lost > 0 {
-            notes.push(format!("{lost} calls found no way to the store, and were repeated"));
+            notes.push(format!("{lost} times a call found no way to the store, or no answer in time"));
         }
+        notes.extend(self.tries.notes());
         notes
     }
 }

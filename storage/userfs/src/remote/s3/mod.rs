@@ -18,6 +18,9 @@
 
 mod calls;
 mod said;
+#[cfg(test)]
+mod tests;
+mod tries;
 
 use super::runtime::{Fate, PATIENCE};
 use super::{Place, Protocol, Remote};
@@ -33,10 +36,11 @@ use std::os::unix::fs::FileExt;
 use std::str::FromStr;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::{Duration, Instant, SystemTime};
+use std::time::{Duration, SystemTime};
+use tries::{Clock, Real, Tried, Tries};
 use ureq::http::{HeaderMap, Response};
 use ureq::tls::{PemItem, RootCerts, TlsConfig, parse_pem};
-use ureq::{Agent, Body, SendBody};
+use ureq::{Agent, Body, RequestBuilder, SendBody};
 
 /// Permissions of files; of directories these and the right to search.
 const FILE_MODE: u32 = 0o644;
@@ -51,8 +55,6 @@ const RENAMED_MAX: usize = 1000;
 const ANSWER_BYTES_MAX: u64 = 16 << 20;
 /// Bytes moved at once between the store and a file.
 const PIECE_BYTES: usize = 256 * 1024;
-/// Before the second try; doubled from then on.
-const PAUSE: Duration = Duration::from_millis(100);
 /// Where certificates of authorities are, unless `SSL_CERT_FILE` says otherwise.
 const AUTHORITIES: &str = "/etc/ssl/certs/ca-certificates.crt";
 
@@ -126,8 +128,7 @@ struct S3 {
     staged: Mutex<HashMap<Inode, Arc<Mutex<Staged>>>>,
     /// Which object each open file is; nothing until the store said so.
     seen: Mutex<HashMap<Inode, Option<Object>>>,
-    /// When a call was last given up that the store or the way to it had no moment for.
-    weak: Mutex<Option<Instant>>,
+    tries: Tries,
     fate: Fate,
 }
 
@@ -137,6 +138,16 @@ pub(crate) fn open(
     rest: &str,
     settings: &Settings,
 ) -> std::result::Result<Remote<impl Protocol>, Error> {
+    open_by(text, rest, settings, Box::new(Real::begin()))
+}
+
+/// The same, by another clock.
+fn open_by(
+    text: &str,
+    rest: &str,
+    settings: &Settings,
+    clock: Box<dyn Clock>,
+) -> std::result::Result<Remote<S3>, Error> {
     let wrong = |reason: String| Error::Backend { given: text.to_owned(), reason };
     let place = rest.strip_prefix("//").unwrap_or_default();
     let (name, prefix) = place.split_once('/').unwrap_or((place, ""));
@@ -158,7 +169,7 @@ pub(crate) fn open(
         begun: SystemTime::now(),
         staged: Mutex::default(),
         seen: Mutex::default(),
-        weak: Mutex::default(),
+        tries: Tries::new(clock),
         fate: Fate::default(),
     };
     s3.page(&s3.prefix, 1, None).map_err(|error| {
@@ -197,6 +208,11 @@ fn agent(settings: &Settings) -> std::result::Result<Agent, String> {
         .into())
 }
 
+/// A call that moves no object, and so is over when its time is. What moves one has a patience of its own for each part.
+fn within<B>(call: RequestBuilder<B>, most: Duration) -> RequestBuilder<B> {
+    call.config().timeout_per_call(Some(most)).build()
+}
+
 fn errno(status: u16) -> Errno {
     match status {
         404 => Errno::NOT_FOUND,
@@ -231,53 +247,31 @@ impl S3 {
         self.seen.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Whether one was given up so lately that others need not wait as long: an operation is several calls.
-    fn is_weak(&self) -> bool {
-        let weak = self.weak.lock().unwrap_or_else(PoisonError::into_inner);
-        weak.is_some_and(|since| since.elapsed() < PATIENCE)
-    }
-
-    fn set_weak(&self, since: Option<Instant>) {
-        *self.weak.lock().unwrap_or_else(PoisonError::into_inner) = since;
-    }
-
-    /// Sends a call; again when the store or the way to it has a weak moment: all calls can be repeated.
-    fn send(&self, call: impl Fn() -> std::result::Result<Answer, ureq::Error>) -> Result<Answer> {
-        let begun = Instant::now();
-        let mut pause = PAUSE;
-        loop {
-            let error = match call() {
-                Ok(answer) if answer.status().is_success() => {
-                    self.set_weak(None);
-                    return Ok(answer);
+    /// Sends a call, which hears how long it may take; again when the store or the way to it has a weak moment: all calls can be repeated.
+    fn send(&self, call: impl Fn(Duration) -> std::result::Result<Answer, ureq::Error>) -> Result<Answer> {
+        self.tries.run(|most| match call(most) {
+            Ok(answer) if answer.status().is_success() => Tried::Done(answer),
+            Ok(mut answer) => {
+                let status = answer.status().as_u16();
+                if !matches!(status, 404 | 412 | 416) {
+                    let words = answer.body_mut().with_config().limit(4096).read_to_string();
+                    tracing::warn!("the store answers {status}: {}", words.unwrap_or_default());
                 }
-                Ok(mut answer) => {
-                    let status = answer.status().as_u16();
-                    if !matches!(status, 404 | 412 | 416) {
-                        let words = answer.body_mut().with_config().limit(4096).read_to_string();
-                        tracing::warn!("the store answers {status}: {}", words.unwrap_or_default());
-                    }
-                    if !matches!(status, 429 | 500 | 502 | 503 | 504) {
-                        return Err(if status == 416 { Errno::NO_SUCH_OFFSET } else { errno(status) });
-                    }
-                    errno(status)
+                match status {
+                    416 => Tried::Refused(Errno::NO_SUCH_OFFSET),
+                    429 | 500 | 502 | 503 | 504 => Tried::Weak(errno(status)),
+                    _ => Tried::Refused(errno(status)),
                 }
-                Err(error) => {
-                    tracing::warn!("{}: {error}", self.bucket.base_url());
-                    self.fate.lost.fetch_add(1, Ordering::Relaxed);
-                    match error {
-                        ureq::Error::Timeout(_) => Errno(libc::ETIMEDOUT),
-                        _ => Errno::IO,
-                    }
-                }
-            };
-            if begun.elapsed() + pause > PATIENCE || self.is_weak() {
-                self.set_weak(Some(Instant::now()));
-                return Err(error);
             }
-            std::thread::sleep(pause);
-            pause *= 2;
-        }
+            Err(error) => {
+                tracing::warn!("{}: {error}", self.bucket.base_url());
+                self.fate.lost.fetch_add(1, Ordering::Relaxed);
+                Tried::Weak(match error {
+                    ureq::Error::Timeout(_) => Errno(libc::ETIMEDOUT),
+                    _ => Errno::IO,
+                })
+            }
+        })
     }
 
     fn key(&self, path: &[u8]) -> Result<String> {
@@ -294,14 +288,14 @@ impl S3 {
 
     fn put(&self, key: &str, body: Option<(&File, u64)>, new: bool) -> Result<()> {
         let action = self.bucket.put_object(self.credentials.as_ref(), key);
-        self.send(|| {
+        self.send(|most| {
             let url = action.sign(SIGNED);
             let mut call = self.agent.put(url.as_str());
             if new {
                 call = call.header("if-none-match", "*");
             }
             match body {
-                None => call.send(&[][..]),
+                None => within(call, most).send(&[][..]),
                 Some((file, bytes)) => {
                     let mut reader = At { file, offset: 0, end: bytes };
                     call.header("content-length", bytes).send(SendBody::from_reader(&mut reader))
@@ -313,7 +307,7 @@ impl S3 {
 
     fn delete(&self, key: &str) -> Result<()> {
         let action = self.bucket.delete_object(self.credentials.as_ref(), key);
-        self.send(|| self.agent.delete(action.sign(SIGNED).as_str()).call()).map(drop)
+        self.send(|most| within(self.agent.delete(action.sign(SIGNED).as_str()), most).call()).map(drop)
     }
 
     fn copy(&self, from: &str, to: &str) -> Result<()> {
@@ -325,7 +319,7 @@ impl S3 {
         let source = format!("/{bucket}/{path}");
         let mut action = self.bucket.put_object(self.credentials.as_ref(), to);
         action.headers_mut().insert("x-amz-copy-source", source.clone());
-        let mut answer = self.send(|| {
+        let mut answer = self.send(|_| {
             let call = self.agent.put(action.sign(SIGNED).as_str());
             call.header("x-amz-copy-source", &source).send(&[][..])
         })?;
@@ -341,7 +335,7 @@ impl S3 {
     /// Size and time of an object, and which it is.
     fn head(&self, key: &str) -> Result<(Attributes, Object)> {
         let action = self.bucket.head_object(self.credentials.as_ref(), key);
-        let answer = self.send(|| self.agent.head(action.sign(SIGNED).as_str()).call())?;
+        let answer = self.send(|most| within(self.agent.head(action.sign(SIGNED).as_str()), most).call())?;
         let headers = answer.headers();
         let object = said::object(headers).map_err(|reason| lie(key, reason))?;
         Ok((self.file(object.size, http_time(headers).unwrap_or(self.begun)), object))
@@ -370,7 +364,8 @@ impl S3 {
         &self,
         action: &ListObjectsV2<'_>,
     ) -> Result<(Vec<(String, Option<Attributes>)>, Option<String>)> {
-        let mut answer = self.send(|| self.agent.get(action.sign(SIGNED).as_str()).call())?;
+        let mut answer =
+            self.send(|most| within(self.agent.get(action.sign(SIGNED).as_str()), most).call())?;
         let text = answer.body_mut().with_config().limit(ANSWER_BYTES_MAX).read_to_string();
         let text = text.map_err(|_| Errno::IO)?;
         let told = ListObjectsV2::parse_response(&text).map_err(|error| {
@@ -500,7 +495,7 @@ impl S3 {
     ) -> Result<Object> {
         let action = self.bucket.get_object(self.credentials.as_ref(), key);
         let tag = wanted.object.and_then(|object| object.tag.as_deref());
-        let answer = self.send(|| {
+        let answer = self.send(|_| {
             let mut call = self.agent.get(action.sign(SIGNED).as_str());
             if let Some((start, bytes)) = wanted.range {
                 call = call.header("range", format!("bytes={start}-{}", start + bytes - 1));
