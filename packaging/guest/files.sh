@@ -1,10 +1,9 @@
 # shellcheck shell=bash
 # Sourced by proof.sh: FileWall before the kernel's NFS server, and files in user space, both as units with the settings of
-# weir-controller.service as far as what they do allows them.
-# shellcheck disable=SC2054  # the commas are systemd's
-confined=(-p NoNewPrivileges=yes -p ProtectKernelModules=yes -p ProtectClock=yes -p ProtectHostname=yes -p RestrictRealtime=yes
-  -p RestrictSUIDSGID=yes -p LockPersonality=yes -p MemoryDenyWriteExecute=yes -p SystemCallArchitectures=native
-  -p SystemCallErrorNumber=EPERM)
+# weir-controller.service as far as what they do allows them: what gives a unit mounts of its own (Protect…=) would hide those of weir fs
+# from everybody else, and what chooses devices would keep /dev/fuse from it.
+confined=(-p NoNewPrivileges=yes -p RestrictRealtime=yes -p RestrictSUIDSGID=yes -p LockPersonality=yes -p MemoryDenyWriteExecute=yes
+  -p SystemCallArchitectures=native -p SystemCallErrorNumber=EPERM)
 mkdir -p /export /mnt/wall /mnt/mem /etc/weir/filewall
 chmod 777 /export
 seq 1 20000 > /export/numbers
@@ -23,7 +22,8 @@ YAML
   rpc.mountd -p 20048
   systemd-run --quiet --unit=weir-filewall "${confined[@]}" -p DynamicUser=yes -p StateDirectory=weir-filewall \
     -p AmbientCapabilities=CAP_NET_BIND_SERVICE -p CapabilityBoundingSet=CAP_NET_BIND_SERVICE -p ProtectSystem=strict -p ProtectHome=yes \
-    -p PrivateTmp=yes -p PrivateDevices=yes -p ProtectKernelTunables=yes -p RestrictNamespaces=yes \
+    -p PrivateTmp=yes -p PrivateDevices=yes -p ProtectKernelTunables=yes -p ProtectKernelModules=yes -p ProtectClock=yes \
+    -p ProtectHostname=yes -p RestrictNamespaces=yes \
     -p 'RestrictAddressFamilies=AF_INET AF_INET6 AF_UNIX' -p SystemCallFilter=@system-service -p 'SystemCallFilter=~@privileged @resources' \
     weir filewall --server 'nfs://127.0.0.1/export?nfsport=12049&mountport=20048' --listen 127.0.0.1 --no-portmap --policy /etc/weir/filewall
   check "weir filewall starts" systemctl is-active weir-filewall
@@ -41,6 +41,7 @@ if [ -e /dev/fuse ]; then
   systemd-run --quiet --unit=weir-files "${confined[@]}" -p 'SystemCallFilter=@system-service @mount' \
     weir fs serve --backend mem: /mnt/mem
   check "weir fs serve mounts" mountpoint -q /mnt/mem
+  [ -n "$(mount -t fuse)" ] || journalctl --no-pager -n 10 -u weir-files
   check "files by the kernel" sh -c 'cp /export/numbers /mnt/mem/one && cmp /mnt/mem/one /export/numbers'
   check "files by an accelerated program" weir fs run -- sh -c 'cat /mnt/mem/one > /mnt/mem/two && cmp /mnt/mem/one /mnt/mem/two'
   check "both see the same" cmp /mnt/mem/two /export/numbers

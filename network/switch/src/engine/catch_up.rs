@@ -42,8 +42,8 @@ impl CatchUp {
         (self.until, self.until_most) = (Some(now + CATCH_UP), Some(now + CATCH_UP_MOST));
     }
 
-    /// Puts the end off by the time since the last look, if the slow path, which has taken so many frames and has others waiting or not, did
-    /// nothing in it.
+    /// Puts the end off by the time since the last look, if the slow path did nothing in it: it has `taken` so many frames so far, and others
+    /// wait.
     fn put_off(&mut self, now: Instant, taken: usize, waits: bool) {
         if let (Some((then, before)), Some(until), Some(most)) = (self.looked, self.until, self.until_most)
             && waits
