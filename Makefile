@@ -8,7 +8,7 @@ WEIR := $(TARGET)/release/weir
 LAB ?= two-tenants
 
 .PHONY: help lab lab-down test bench bench-attacks bench-doors bench-files bench-filewall bench-monitor bench-plan bench-ports bench-trust lint fmt clean simulate soak-monitor \
-	install-deps lab-deps guest-kernel nfs-peer s3-peer fuse-peer fs-suites suites build require-root
+	install-deps lab-deps guest-kernel nfs-peer s3-peer fuse-peer fs-suites suites units build require-root
 
 help: ## list the targets
 	@echo "Weir: make <target>"
@@ -95,6 +95,9 @@ suites: require-root install-deps ## run others' tests of NFS servers with FileW
 	scripts/pynfs-suite build $(PYNFS)
 	WEIR_SUITES=whole cargo test --locked -p weir --test main -- --nocapture --test-threads 1 filewall::suites
 	LTP_SOURCE=$(LTP_SOURCE) scripts/ltp
+
+units: require-root build ## the units for systemd in a Debian 12 guest: every kind of port, refused calls, monitor, FileWall, files (root, QEMU, Debian's packages the first time)
+	packaging/units-in-guest.sh $(WEIR)
 
 s3-peer: ## build an S3 server, for tests of user-space files
 	@scripts/s3-peer

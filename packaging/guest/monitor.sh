@@ -115,6 +115,9 @@ check "those that were there live" [ "$(main_pid weir-host)" = "$host" ]
 systemctl stop bomb 2>/dev/null
 rm /etc/weir/monitor/host.yaml
 
+# Beside others: only when figures are asked for, as it takes long.
+has_word weir.figures || return 0
+
 # Who ends a hog of the whole machine how soon, from the moment that a tenth of its memory is left. An emulated machine: only relations count.
 # Each in its best mode: earlyoom looks up to ten times a second and does not wait for swap to fill; systemd-oomd has swap, without which
 # the kernel's own killer comes before there is any pressure, and waits for a second of it, not thirty.

@@ -21,9 +21,9 @@ use weir_model::join::{AUTHORITY_FILE, CERTIFICATE_FILE, IDENTITY_FILE, KEY_FILE
 /// Files whose content is known.
 const HELD: [&str; 6] =
     [IDENTITY_FILE, KEY_FILE, CERTIFICATE_FILE, AUTHORITY_FILE, TRUST_FILE, MEMBERSHIP_FILE];
-/// Files that change as it goes: the numbers of the switch's events, the devices that are its own, the repairs that its monitor has done by
-/// order. The monitor's log proves itself, and may be moved away by who rotates logs.
-const THERE: [&str; 3] = ["switch.numbers", "devices.json", "monitor/ordered.json"];
+/// Files that change as it goes: the numbers of the switch's events, the devices that are its own and the signature by which it knows
+/// them, the repairs that its monitor has done by order. The monitor's log proves itself, and may be moved away by who rotates logs.
+const THERE: [&str; 4] = ["switch.numbers", "devices.json", "devices.owner", "monitor/ordered.json"];
 
 fn unusable(error: ManifestError) -> AgentError {
     match error {

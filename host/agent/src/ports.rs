@@ -9,12 +9,14 @@
 //! - Before a device is made, its place is written to a file: whatever is removed while the agent is
 //!   down is collected when it starts, by its mark, in the namespaces of that file, of present ports,
 //!   and the host's own.
+//! - What another agent made is never taken or removed ([`owner`]).
 //! - A device that is lost is seen when the kernel tells of it ([`links`]), and by a look from time to time; it is made anew at once.
 //! - What cannot be done now is tried again, and the reason is visible: in the log once, in
 //!   [`Shared::problems`], and as a gauge.
 
 pub mod devices;
 pub mod links;
+pub mod owner;
 
 use crate::AgentError;
 use crate::link;
@@ -22,6 +24,7 @@ use crate::mirror::PortContext;
 use crate::shared::Shared;
 use devices::{DeviceSpec, Ensured, Namespaces, mark};
 use links::Links;
+use owner::{Owner, Whose};
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
@@ -50,6 +53,9 @@ struct Place {
 #[derive(Debug, Default, Serialize, Deserialize)]
 struct DevicesFile {
     places: BTreeSet<Place>,
+    /// Those of them where a device is signed if it is this agent's. A release that does not sign writes none.
+    #[serde(default)]
+    signed: BTreeSet<Place>,
 }
 
 /// A device that is as it should be.
@@ -63,7 +69,7 @@ pub struct Keeper {
     shared: Arc<Shared>,
     namespaces: Namespaces,
     file: PathBuf,
-    places: BTreeSet<Place>,
+    list: DevicesFile,
     ready: BTreeMap<Key, Ready>,
     links: Links,
     started: bool,
@@ -80,6 +86,24 @@ fn spec_of(port: &PortContext) -> DeviceSpec {
     }
 }
 
+impl DevicesFile {
+    /// Whether a device there that nobody has signed is this agent's.
+    fn is_unsigned(&self, place: &Place) -> bool {
+        self.places.contains(place) && !self.signed.contains(place)
+    }
+
+    /// The same of a device with this mark, whatever it is called now.
+    fn has_unsigned(&self, netns: Option<&str>, mark: &str) -> bool {
+        let is_it = |place: &&Place| place.netns.as_deref() == netns && place.mark == mark;
+        self.places.iter().filter(is_it).any(|place| !self.signed.contains(place))
+    }
+
+    fn remove(&mut self, place: &Place) {
+        self.places.remove(place);
+        self.signed.remove(place);
+    }
+}
+
 fn place_of(spec: &DeviceSpec) -> Place {
     Place { netns: spec.netns.clone(), device: spec.name.clone(), mark: spec.mark.clone() }
 }
@@ -88,23 +112,22 @@ impl Keeper {
     /// Reads what a former agent made.
     ///
     /// # Errors
-    /// The file is there and cannot be read. One that is not ours is an error too: guessing would
-    /// leave devices behind.
+    /// A file is there and cannot be read, or the signature cannot be written. One that is not ours is an error too: guessing
+    /// would leave devices behind.
     pub fn new(shared: Arc<Shared>, netns_dir: PathBuf, state_dir: &Path) -> Result<Keeper, AgentError> {
         let file = state_dir.join(DEVICES_FILE);
-        let places = match std::fs::read(&file) {
-            Ok(bytes) => {
-                let parsed: DevicesFile = serde_json::from_slice(&bytes).map_err(|error| {
-                    AgentError::Material { what: file.display().to_string(), reason: error.to_string() }
-                })?;
-                parsed.places
-            }
-            Err(error) if error.kind() == std::io::ErrorKind::NotFound => BTreeSet::new(),
+        let list = match std::fs::read(&file) {
+            Ok(bytes) => serde_json::from_slice(&bytes).map_err(|error| AgentError::Material {
+                what: file.display().to_string(),
+                reason: error.to_string(),
+            })?,
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => DevicesFile::default(),
             Err(error) => return Err(AgentError::file(file, error)),
         };
-        let namespaces = Namespaces(netns_dir);
+        let owner = Owner::open(state_dir, &shared.actuator)?;
+        let namespaces = Namespaces::new(netns_dir, owner);
         let links = Links::new(Arc::clone(&shared));
-        Ok(Keeper { shared, namespaces, file, places, ready: BTreeMap::new(), links, started: false })
+        Ok(Keeper { shared, namespaces, file, list, ready: BTreeMap::new(), links, started: false })
     }
 
     /// Keeps devices for ever.
@@ -171,7 +194,8 @@ impl Keeper {
                 continue;
             }
             let Ok(found) = self.namespaces.marked(netns.as_deref()).await else { continue };
-            let found: BTreeSet<(String, String)> = found.into_iter().collect();
+            let ours = found.into_iter().filter(|device| device.whose == Whose::Ours);
+            let found: BTreeSet<(String, String)> = ours.map(|device| (device.name, device.mark)).collect();
             let is_lost = |(_, ready): &(&Key, &Ready)| {
                 let spec = &ready.spec;
                 spec.netns == *netns && !found.contains(&(spec.name.clone(), spec.mark.clone()))
@@ -221,17 +245,25 @@ impl Keeper {
     }
 
     async fn ensure(&mut self, key: &Key, spec: &DeviceSpec) {
-        if self.places.insert(place_of(spec))
-            && let Err(error) = self.save()
-        {
-            self.places.remove(&place_of(spec));
-            self.problem(key, error.to_string());
-            return;
+        let place = place_of(spec);
+        let is_new = self.list.places.insert(place.clone());
+        if is_new {
+            self.list.signed.insert(place.clone());
+            if let Err(error) = self.save() {
+                self.list.remove(&place);
+                self.problem(key, error.to_string());
+                return;
+            }
         }
+        let unsigned_is_ours = self.list.is_unsigned(&place);
         // Read before the device is made: if the namespace is made anew meanwhile, it differs.
         let identity = spec.netns.as_deref().and_then(|netns| self.namespaces.identity(netns));
-        match self.namespaces.ensure(spec).await {
+        match self.namespaces.ensure(spec, unsigned_is_ours).await {
             Ok(ensured) => {
+                if unsigned_is_ours {
+                    self.list.signed.insert(place);
+                    self.save_or_tell();
+                }
                 let metrics = &self.shared.metrics;
                 match ensured {
                     Ensured::Created => metrics.devices_created.count(),
@@ -263,21 +295,29 @@ impl Keeper {
     async fn remove_unwanted(&mut self, wanted: &BTreeMap<Key, DeviceSpec>) {
         let keep: BTreeSet<Place> = wanted.values().map(place_of).collect();
         let mut changed = false;
-        for place in self.places.difference(&keep).cloned().collect::<Vec<_>>() {
-            match self.namespaces.remove(place.netns.as_deref(), &place.device, &place.mark).await {
+        for place in self.list.places.difference(&keep).cloned().collect::<Vec<_>>() {
+            let unsigned = self.list.is_unsigned(&place);
+            let (netns, device) = (place.netns.as_deref(), &place.device);
+            match self.namespaces.remove(netns, device, &place.mark, unsigned).await {
                 Ok(there) => {
                     if there {
                         self.shared.metrics.devices_removed.count();
                         tracing::info!(device = place.device, mark = place.mark, "removed");
                     }
-                    self.places.remove(&place);
+                    self.list.remove(&place);
                     changed = true;
                 }
                 Err(error) => tracing::warn!(%error, "a device cannot be removed; trying again"),
             }
         }
         self.ready.retain(|key, _| wanted.contains_key(key));
-        if changed && let Err(error) = self.save() {
+        if changed {
+            self.save_or_tell();
+        }
+    }
+
+    fn save_or_tell(&self) {
+        if let Err(error) = self.save() {
             tracing::warn!(%error, "the list of devices is not written; it is written with the next change");
         }
     }
@@ -286,7 +326,7 @@ impl Keeper {
     async fn collect(&mut self, wanted: &BTreeMap<Key, DeviceSpec>) {
         let keep: BTreeSet<(Option<&str>, &str)> =
             wanted.values().map(|spec| (spec.netns.as_deref(), spec.mark.as_str())).collect();
-        let known = self.places.iter().map(|place| place.netns.clone());
+        let known = self.list.places.iter().map(|place| place.netns.clone());
         let namespaces: BTreeSet<Option<String>> =
             known.chain(wanted.values().map(|spec| spec.netns.clone())).chain([None]).collect();
         for netns in namespaces {
@@ -297,11 +337,13 @@ impl Keeper {
                     continue;
                 }
             };
-            for (device, mark) in marked {
-                if keep.contains(&(netns.as_deref(), mark.as_str())) {
+            for devices::Marked { name: device, mark, whose } in marked {
+                let unsigned = self.list.has_unsigned(netns.as_deref(), &mark);
+                let is_ours = whose == Whose::Ours || (whose == Whose::Unsigned && unsigned);
+                if !is_ours || keep.contains(&(netns.as_deref(), mark.as_str())) {
                     continue;
                 }
-                match self.namespaces.remove(netns.as_deref(), &device, &mark).await {
+                match self.namespaces.remove(netns.as_deref(), &device, &mark, unsigned).await {
                     Ok(true) => {
                         self.shared.metrics.devices_collected.count();
                         tracing::info!(device, mark, "a left device is removed");
@@ -314,10 +356,10 @@ impl Keeper {
     }
 
     fn save(&self) -> Result<(), AgentError> {
-        let bytes =
-            serde_json::to_vec_pretty(&DevicesFile { places: self.places.clone() }).map_err(|error| {
-                AgentError::Material { what: self.file.display().to_string(), reason: error.to_string() }
-            })?;
+        let bytes = serde_json::to_vec_pretty(&self.list).map_err(|error| AgentError::Material {
+            what: self.file.display().to_string(),
+            reason: error.to_string(),
+        })?;
         weir_base::file::replace(&self.file, &bytes, 0o644)
             .map_err(|error| AgentError::file(&self.file, error))
     }

@@ -3,18 +3,21 @@
 //! A thread that enters a namespace is used for one job there and ends, so that no other work ever
 //! runs in the wrong namespace.
 //!
-//! Invariants: a device is changed or removed only when its alias is a mark of ours; a new device
-//! lives on only after its mark is set, so that a crash never leaves one that nobody owns.
+//! Invariants: a device is changed or removed only when its alias is a mark of ours and no other agent has signed it
+//! ([`super::owner`]); a new device lives on only after it is signed and its mark is set, so that a crash never leaves one that
+//! nobody owns.
 
+use super::owner::{Owner, Whose};
 use crate::AgentError;
 use crate::sys::Tap;
 use futures_util::TryStreamExt;
-use rtnetlink::packet_route::link::{InfoKind, LinkAttribute, LinkFlags, LinkInfo, LinkMessage};
+use rtnetlink::packet_route::link::{InfoKind, LinkAttribute, LinkFlags, LinkInfo, LinkMessage, Prop};
 use rtnetlink::{Handle, LinkMessageBuilder, LinkUnspec, LinkVeth};
 use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 use std::fs::File;
 use std::os::fd::{AsFd, AsRawFd};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use weir_model::MacAddr;
 use weir_model::entry::Vni;
 use weir_model::resource::{AttachmentKind, host_end};
@@ -71,11 +74,35 @@ pub enum Ensured {
     Adopted,
 }
 
-/// Where named namespaces are.
+/// A device that has a mark.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Marked {
+    /// Its name.
+    pub name: String,
+    /// Its alias.
+    pub mark: String,
+    /// Whose it is.
+    pub whose: Whose,
+}
+
+/// Where named namespaces are, and who makes devices in them.
 #[derive(Clone, Debug)]
-pub struct Namespaces(pub PathBuf);
+pub struct Namespaces {
+    folder: PathBuf,
+    owner: Arc<Owner>,
+}
 
 impl Namespaces {
+    /// Namespaces whose names are in a folder.
+    pub fn new(folder: PathBuf, owner: Owner) -> Namespaces {
+        Namespaces { folder, owner: Arc::new(owner) }
+    }
+
+    /// Where their names are.
+    pub fn folder(&self) -> &Path {
+        &self.folder
+    }
+
     fn words(netns: Option<&str>) -> String {
         netns.map_or_else(|| "the host's namespace".to_string(), |name| format!("namespace '{name}'"))
     }
@@ -89,7 +116,7 @@ impl Namespaces {
         if name.is_empty() || name.contains('/') || name == "." || name == ".." {
             return Err("its name is not that of a file".to_string());
         }
-        let path = self.0.join(name);
+        let path = self.folder.join(name);
         match File::open(&path) {
             Ok(file) => Ok(Some(file)),
             Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
@@ -102,7 +129,7 @@ impl Namespaces {
     /// Something that changes when the namespace is made anew.
     pub fn identity(&self, netns: &str) -> Option<(u64, u64)> {
         use std::os::unix::fs::MetadataExt;
-        let found = std::fs::metadata(self.0.join(netns)).ok()?;
+        let found = std::fs::metadata(self.folder.join(netns)).ok()?;
         Some((found.dev(), found.ino()))
     }
 
@@ -130,14 +157,15 @@ impl Namespaces {
         })
     }
 
-    /// Makes a device, or sets a marked one right.
+    /// Makes a device, or sets a marked one right. One that nobody has signed is taken if this is so: `unsigned_is_ours`.
     ///
     /// # Errors
     /// What is in the way.
-    pub async fn ensure(&self, spec: &DeviceSpec) -> Result<Ensured, AgentError> {
-        let wanted = spec.clone();
+    pub async fn ensure(&self, spec: &DeviceSpec, unsigned_is_ours: bool) -> Result<Ensured, AgentError> {
+        let (wanted, owner) = (spec.clone(), Arc::clone(&self.owner));
         let done = self.run(spec.netns.as_deref(), &spec.name, move |handle| async move {
-            if let Some(renamed) = find_marked(&handle, &wanted.mark).await?
+            let place = Inside { handle, owner, unsigned_is_ours };
+            if let Some(renamed) = place.find_ours(&wanted.mark).await?
                 && renamed.name != wanted.name
             {
                 return Err(format!(
@@ -145,21 +173,9 @@ impl Namespaces {
                     renamed.name
                 ));
             }
-            match find(&handle, &wanted.name).await? {
-                Some(found) if found.mark.as_deref() == Some(wanted.mark.as_str()) => {
-                    if found.is_veth != wanted.kind.is_veth() {
-                        // It is of the kind that the endpoint had before.
-                        handle.link().del(found.index).execute().await.map_err(|error| error.to_string())?;
-                        return create(&handle, &wanted).await;
-                    }
-                    set(&handle, found.index, &wanted, false).await?;
-                    Ok(Ensured::Adopted)
-                }
-                Some(found) => Err(match found.mark {
-                    Some(mark) => format!("a device of that name belongs to '{mark}'"),
-                    None => "a device of that name is there and is not ours: rename or remove it".to_string(),
-                }),
-                None => create(&handle, &wanted).await,
+            match find(&place.handle, &wanted.name).await? {
+                Some(found) => place.take(found, &wanted).await,
+                None => create(&place, &wanted).await,
             }
         });
         let done = done.await?;
@@ -176,19 +192,27 @@ impl Namespaces {
         Ok(done)
     }
 
-    /// Removes the device that has this mark, whatever it is called now; tells whether it was there.
+    /// Removes the device of ours that has this mark, whatever it is called now; tells whether it was there. One that nobody has
+    /// signed is ours if `unsigned_is_ours`.
     ///
     /// # Errors
     /// What is in the way; a namespace that is gone took its devices along and is none.
-    pub async fn remove(&self, netns: Option<&str>, name: &str, mark: &str) -> Result<bool, AgentError> {
+    pub async fn remove(
+        &self,
+        netns: Option<&str>,
+        name: &str,
+        mark: &str,
+        unsigned_is_ours: bool,
+    ) -> Result<bool, AgentError> {
         if netns.is_some_and(|netns| self.identity(netns).is_none()) {
             return Ok(false);
         }
-        let mark = mark.to_string();
+        let (mark, owner) = (mark.to_string(), Arc::clone(&self.owner));
         self.run(netns, name, move |handle| async move {
-            match find_marked(&handle, &mark).await? {
+            let place = Inside { handle, owner, unsigned_is_ours };
+            match place.find_ours(&mark).await? {
                 Some(found) => {
-                    handle.link().del(found.index).execute().await.map_err(|error| error.to_string())?;
+                    place.delete(found.index).await?;
                     Ok(true)
                 }
                 None => Ok(false),
@@ -206,19 +230,88 @@ impl Namespaces {
         self.run(netns, "*", listen).await
     }
 
-    /// Name and mark of every device of ours in a namespace.
+    /// Every device in a namespace that has a mark.
     ///
     /// # Errors
     /// The namespace cannot be read; one that is gone is empty.
-    pub async fn marked(&self, netns: Option<&str>) -> Result<Vec<(String, String)>, AgentError> {
+    pub async fn marked(&self, netns: Option<&str>) -> Result<Vec<Marked>, AgentError> {
         if netns.is_some_and(|netns| self.identity(netns).is_none()) {
             return Ok(Vec::new());
         }
-        self.run(netns, "*", |handle| async move {
+        let owner = Arc::clone(&self.owner);
+        self.run(netns, "*", move |handle| async move {
             let found = links(&handle, None).await?;
-            Ok(found.into_iter().filter_map(|link| Some((link.name, link.mark?))).collect())
+            Ok(found.into_iter().filter_map(|link| link.marked(&owner)).collect())
         })
         .await
+    }
+}
+
+/// A namespace as a thread in it sees it.
+struct Inside {
+    handle: Handle,
+    owner: Arc<Owner>,
+    /// Whether a device with a mark that nobody has signed is ours.
+    unsigned_is_ours: bool,
+}
+
+impl Inside {
+    fn is_ours(&self, whose: &Whose) -> bool {
+        match whose {
+            Whose::Ours => true,
+            Whose::Unsigned => self.unsigned_is_ours,
+            Whose::Other(_) => false,
+        }
+    }
+
+    /// The device of ours with this mark.
+    async fn find_ours(&self, mark: &str) -> Result<Option<Found>, String> {
+        let is_it = |link: &Found| {
+            link.mark.as_deref() == Some(mark) && self.is_ours(&self.owner.whose(link.other_names()))
+        };
+        Ok(links(&self.handle, None).await?.into_iter().find(is_it))
+    }
+
+    async fn delete(&self, index: u32) -> Result<(), String> {
+        self.handle.link().del(index).execute().await.map_err(|error| error.to_string())
+    }
+
+    async fn sign(&self, index: u32) -> Result<(), String> {
+        let request = self.handle.link().property_add(index).alt_ifname(&[&self.owner.name(index)]);
+        request.execute().await.map_err(|error| format!("it cannot be signed: {error}"))
+    }
+
+    /// Takes the device that has the wanted name, if it is ours.
+    async fn take(&self, found: Found, wanted: &DeviceSpec) -> Result<Ensured, String> {
+        let whose = self.owner.whose(found.other_names());
+        let Some(mark) = &found.mark else {
+            return Err("a device of that name is there and is not ours: rename or remove it".to_string());
+        };
+        if let Whose::Other(words) = &whose {
+            return Err(format!(
+                "a device of that name belongs to '{mark}' of another agent, {words}: choose another name or namespace, or remove it if \
+                 that agent is gone"
+            ));
+        }
+        if *mark != wanted.mark {
+            return Err(format!("a device of that name belongs to '{mark}'"));
+        }
+        if !self.is_ours(&whose) {
+            return Err(format!(
+                "a device of that name belongs to '{mark}' of an agent that did not sign it and that is not this one: choose another name \
+                 or namespace, or remove it if that agent is gone"
+            ));
+        }
+        if found.is_veth != wanted.kind.is_veth() {
+            // It is of the kind that the endpoint had before.
+            self.delete(found.index).await?;
+            return create(self, wanted).await;
+        }
+        if whose == Whose::Unsigned {
+            self.sign(found.index).await?;
+        }
+        set(&self.handle, found.index, wanted, false).await?;
+        Ok(Ensured::Adopted)
     }
 }
 
@@ -248,7 +341,19 @@ struct Found {
     index: u32,
     name: String,
     mark: Option<String>,
+    other_names: Vec<String>,
     is_veth: bool,
+}
+
+impl Found {
+    fn other_names(&self) -> impl Iterator<Item = &str> {
+        self.other_names.iter().map(String::as_str)
+    }
+
+    fn marked(self, owner: &Owner) -> Option<Marked> {
+        let whose = owner.whose(self.other_names());
+        Some(Marked { name: self.name, mark: self.mark?, whose })
+    }
 }
 
 async fn links(handle: &Handle, name: Option<&str>) -> Result<Vec<Found>, String> {
@@ -272,35 +377,44 @@ async fn links(handle: &Handle, name: Option<&str>) -> Result<Vec<Found>, String
 }
 
 fn read_link(message: LinkMessage) -> Option<Found> {
-    let mut found = Found { index: message.header.index, name: String::new(), mark: None, is_veth: false };
+    let (index, name) = (message.header.index, String::new());
+    let mut found = Found { index, name, mark: None, other_names: Vec::new(), is_veth: false };
     for attribute in message.attributes {
         match attribute {
             LinkAttribute::IfName(name) => found.name = name,
             LinkAttribute::LinkInfo(info) => found.is_veth = info.contains(&LinkInfo::Kind(InfoKind::Veth)),
             LinkAttribute::IfAlias(alias) if alias.starts_with(MARK_PREFIX) => found.mark = Some(alias),
+            LinkAttribute::PropList(properties) => {
+                found.other_names = properties.into_iter().filter_map(other_name).collect();
+            }
             _ => {}
         }
     }
     (!found.name.is_empty()).then_some(found)
 }
 
+fn other_name(property: Prop) -> Option<String> {
+    match property {
+        Prop::AltIfName(name) => Some(name),
+        _ => None,
+    }
+}
+
 async fn find(handle: &Handle, name: &str) -> Result<Option<Found>, String> {
     Ok(links(handle, Some(name)).await?.into_iter().next())
 }
 
-async fn find_marked(handle: &Handle, mark: &str) -> Result<Option<Found>, String> {
-    Ok(links(handle, None).await?.into_iter().find(|link| link.mark.as_deref() == Some(mark)))
-}
-
-async fn create(handle: &Handle, spec: &DeviceSpec) -> Result<Ensured, String> {
+async fn create(place: &Inside, spec: &DeviceSpec) -> Result<Ensured, String> {
     if spec.kind.is_veth() {
-        return create_pair(handle, spec).await;
+        return create_pair(place, spec).await;
     }
+    let handle = &place.handle;
     let tap = Tap::create(&spec.name).map_err(|error| match error.raw_os_error() {
         Some(libc::ENOENT) => "/dev/net/tun is missing".to_string(),
         _ => error.to_string(),
     })?;
     let found = find(handle, &spec.name).await?.ok_or("it went away while it was made")?;
+    place.sign(found.index).await?;
     set(handle, found.index, spec, true).await?;
     tap.persist().map_err(|error| format!("it cannot be kept: {error}"))?;
     Ok(Ensured::Created)
@@ -308,11 +422,16 @@ async fn create(handle: &Handle, spec: &DeviceSpec) -> Result<Ensured, String> {
 
 /// Makes a veth pair, of which the other end goes to the host's namespace. It has its name only with its mark: one that a crash left
 /// behind has none yet, and is removed here.
-async fn create_pair(handle: &Handle, spec: &DeviceSpec) -> Result<Ensured, String> {
-    let other = spec.host_end();
+async fn create_pair(place: &Inside, spec: &DeviceSpec) -> Result<Ensured, String> {
+    let (handle, other) = (&place.handle, spec.host_end());
     let unnamed = format!("{PAIR_UNNAMED}{}", &other[2..]);
     if let Some(left) = find(handle, &unnamed).await? {
-        handle.link().del(left.index).execute().await.map_err(|error| error.to_string())?;
+        if let Whose::Other(words) = place.owner.whose(left.other_names()) {
+            return Err(format!(
+                "another agent, {words}, makes a device of that name: choose another name or namespace"
+            ));
+        }
+        place.delete(left.index).await?;
     }
     let words = |error: rtnetlink::Error| format!("no veth pair: {error}");
     handle.link().add(LinkVeth::new(&unnamed, &other).build()).execute().await.map_err(words)?;
@@ -323,6 +442,7 @@ async fn create_pair(handle: &Handle, spec: &DeviceSpec) -> Result<Ensured, Stri
     let moved = handle.link().set(move_end.build()).execute().await;
     moved.map_err(|error| format!("its other end cannot go to the host's namespace: {error}"))?;
     let found = find(handle, &unnamed).await?.ok_or(gone)?;
+    place.sign(found.index).await?;
     set(handle, found.index, spec, true).await?;
     Ok(Ensured::Created)
 }

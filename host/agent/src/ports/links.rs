@@ -175,7 +175,7 @@ impl Links {
 
     /// Listens in these namespaces, and in no others. Where it begins to, there is news: something may have happened before.
     pub async fn listen_in(&mut self, namespaces: &Namespaces, wanted: &BTreeSet<Option<String>>) {
-        self.watch_folder(&namespaces.0);
+        self.watch_folder(namespaces.folder());
         let identity = |netns: &Option<String>| netns.as_deref().and_then(|netns| namespaces.identity(netns));
         self.listened.retain(|netns, listened| {
             let is_there = netns.is_none() || listened.identity.is_some();

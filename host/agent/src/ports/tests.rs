@@ -272,6 +272,88 @@ async fn a_foreign_device_is_left_alone_and_told() {
     assert!(netns.ip("link show eth0").contains("eth0@eth1"));
 }
 
+/// Two agents, of two domains or two labs, have the same endpoint in the same namespace: only the one that made the device has it.
+#[tokio::test]
+async fn a_device_of_another_agent_is_told_with_whose_it_is_and_left_alone() {
+    let test = "a_device_of_another_agent_is_told_with_whose_it_is_and_left_alone";
+    let Some(netns) = Netns::new(test, "two") else { return };
+    for kind in [AttachmentKind::Tap, AttachmentKind::AfPacket] {
+        let (state, other_state) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+        let (shared, other) = (shared(&netns.0, "eth0"), shared(&netns.0, "eth0"));
+        for shared in [&shared, &other] {
+            let mut port = port_entry(&["10.0.0.5"]);
+            (port.netns, port.device, port.kind) = (Some(netns.0.clone()), "eth0".into(), kind);
+            shared.change_mirror(|mirror| mirror.apply(&key(), Version(2), Some(&Entry::Port(port))));
+        }
+        keeper(&shared, state.path()).settle().await;
+        let before = netns.ip("-d link show eth0");
+        assert!(before.contains("alias weir:7/web"), "{:?}", shared.problems().clone());
+        let mut second = keeper(&other, other_state.path());
+        for _ in 0..2 {
+            second.settle().await;
+            let reason = other.problems().get(&key()).cloned().unwrap();
+            assert!(reason.contains("'weir:7/web' of another agent, host 'host-1' (signature "), "{reason}");
+        }
+        assert_eq!(other.metrics.ports_waiting.get(), 1);
+        forget(&other);
+        second.settle().await;
+        // Started anew it looks for what it left.
+        keeper(&other, other_state.path()).settle().await;
+        let counts = &other.metrics;
+        assert_eq!((counts.devices_removed.get(), counts.devices_collected.get()), (0, 0));
+        assert_eq!(netns.ip("-d link show eth0"), before, "nothing of it has changed");
+        let mut first = keeper(&shared, state.path());
+        first.settle().await;
+        assert_eq!((shared.metrics.devices_adopted.get(), shared.problems().len()), (1, 0));
+        forget(&shared);
+        first.settle().await;
+        assert!(!netns.ip("link").contains("eth0"), "whose it is removes it");
+    }
+}
+
+/// The release before did not sign: what it listed is taken and signed, and anything else is not ours.
+#[tokio::test]
+async fn an_unsigned_device_is_taken_by_whose_list_it_is_in_and_signed() {
+    let test = "an_unsigned_device_is_taken_by_whose_list_it_is_in_and_signed";
+    let Some(netns) = Netns::new(test, "unsigned") else { return };
+    let (state, other_state) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let (shared, other) = (shared(&netns.0, "eth0"), shared(&netns.0, "eth0"));
+    keeper(&shared, state.path()).settle().await;
+    // As the release before leaves device and list.
+    let signature = std::fs::read_to_string(state.path().join(owner::OWNER_FILE)).unwrap();
+    let name = |link: String| {
+        let names: Vec<String> = link.split_whitespace().map(str::to_string).collect();
+        names.into_iter().find(|word| word.starts_with(&format!("weir.{}", signature.trim())))
+    };
+    let signed = name(netns.ip("link show eth0")).expect("it is signed");
+    netns.ip(&format!("link property del dev eth0 altname {signed}"));
+    let list = state.path().join(DEVICES_FILE);
+    let mut written: serde_json::Value = serde_json::from_slice(&std::fs::read(&list).unwrap()).unwrap();
+    written.as_object_mut().unwrap().remove("signed").expect("who signs says so");
+    std::fs::write(&list, written.to_string()).unwrap();
+
+    let mut second = keeper(&other, other_state.path());
+    for _ in 0..2 {
+        second.settle().await;
+        let reason = other.problems().get(&key()).cloned().unwrap();
+        assert!(reason.contains("of an agent that did not sign it"), "{reason}");
+    }
+    forget(&other);
+    second.settle().await;
+    keeper(&other, other_state.path()).settle().await;
+    assert!(netns.ip("link show eth0").contains("weir:7/web"), "it is left alone");
+
+    let mut first = keeper(&shared, state.path());
+    first.settle().await;
+    assert_eq!((shared.metrics.devices_adopted.get(), shared.problems().len()), (1, 0));
+    assert_eq!(name(netns.ip("link show eth0")), Some(signed.clone()), "it is signed now");
+    // From now on its signature counts, and the list does not.
+    netns.ip(&format!("link property del dev eth0 altname {signed}"));
+    first.audit(&BTreeSet::from([Some(netns.0.clone())])).await;
+    first.settle().await;
+    assert_eq!(shared.metrics.ports_waiting.get(), 1);
+}
+
 #[tokio::test]
 async fn nothing_happens_before_the_mirror_is_whole() {
     let state = tempfile::tempdir().unwrap();

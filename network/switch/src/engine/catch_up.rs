@@ -6,14 +6,18 @@
 //! sockets and in the rings of virtual machines.
 //!
 //! Reading waits for misses alone: traffic whose flows are known again is as fast as ever. It ends after [`CATCH_UP`], so that
-//! whoever sends what never has a flow cannot keep others waiting for longer.
+//! whoever sends what never has a flow cannot keep others waiting for longer. Only time in which the slow path takes something counts: on a
+//! machine with more to do than it has processors the slow path's thread may not run for as long as that, and what waits would be read at
+//! once and dropped. It ends after [`CATCH_UP_MOST`] whatever happens.
 
 use super::{Engine, Inject, sys};
 use std::io;
 use std::time::{Duration, Instant};
 
-/// How long an engine catches up.
+/// How long an engine catches up, without the time in which the slow path does nothing.
 pub const CATCH_UP: Duration = Duration::from_millis(100);
+/// And with it: a slow path that hangs keeps nobody waiting for longer.
+pub const CATCH_UP_MOST: Duration = Duration::from_secs(2);
 /// Frames on their way to the slow path and back from which on nothing is read. With what one read may add, 64
 /// super-frames, they are fewer than a class may have waiting, and fit in the rings.
 const FRAMES: usize = 32;
@@ -24,13 +28,30 @@ const WAIT_MS: i32 = 1;
 #[derive(Debug, Default)]
 pub(super) struct CatchUp {
     until: Option<Instant>,
+    /// The latest that it may be put off to.
+    until_most: Option<Instant>,
+    /// When was looked last, and how many frames the slow path had taken by then.
+    looked: Option<(Instant, usize)>,
     turns: usize,
 }
 
 impl CatchUp {
     /// Begins.
     pub(super) fn begin(&mut self) {
-        self.until = Some(Instant::now() + CATCH_UP);
+        let now = Instant::now();
+        (self.until, self.until_most) = (Some(now + CATCH_UP), Some(now + CATCH_UP_MOST));
+    }
+
+    /// Puts the end off by the time since the last look, if the slow path did nothing in it: it has `taken` so many frames so far, and others
+    /// wait.
+    fn put_off(&mut self, now: Instant, taken: usize, waits: bool) {
+        if let (Some((then, before)), Some(until), Some(most)) = (self.looked, self.until, self.until_most)
+            && waits
+            && taken == before
+        {
+            self.until = Some((until + now.saturating_duration_since(then)).min(most));
+        }
+        self.looked = Some((now, taken));
     }
 
     #[inline]
@@ -49,6 +70,8 @@ impl Engine {
     /// Says how many frames may miss in this turn, which begins at `now`; false when nothing may be read.
     #[cold]
     pub(super) fn may_read(&mut self, now: Instant) -> bool {
+        let waiting = self.channels.misses.waiting();
+        self.catch_up.put_off(now, self.channels.misses.pushed() - waiting, waiting > 0);
         if self.catch_up.until.is_none_or(|until| now >= until) {
             self.catch_up = CatchUp::default();
             self.path.misses_until = usize::MAX;

@@ -76,8 +76,9 @@ pub const BROWNOUT_LIMIT: Duration = Duration::from_secs(60);
 pub const ASK_LIMIT: Duration = Duration::from_secs(5);
 /// How long the engine may take to end its turn.
 pub const PAUSE_LIMIT: Duration = Duration::from_millis(500);
-/// How long the slow path may take to end what it has; what is left then is lost, and counted.
-pub const DRAIN_LIMIT: Duration = Duration::from_millis(50);
+/// How long the slow path may take to end what it has; what is left then is lost, and counted. It has some thousand frames at most, which
+/// take milliseconds; the rest is for a machine on which its thread or the engine's does not get a processor at once.
+pub const DRAIN_LIMIT: Duration = Duration::from_millis(400);
 /// How long the virtual machines' threads together may take to stand still.
 pub const GUESTS_LIMIT: Duration = Duration::from_millis(50);
 /// How long either may let the other wait during the blackout.

@@ -228,6 +228,7 @@ impl<M: Mind> Slow<M> {
             if Instant::now() >= until {
                 let left = self.link.misses.waiting() + self.link.injects.waiting();
                 self.handover.counters.frames_left.fetch_add(left as u64, Relaxed);
+                tracing::warn!(left, "frames that the slow path had no time for are lost at the hand-over");
                 return Ok(());
             }
             self.shared.engine_wake.wake();

@@ -70,6 +70,7 @@ impl Rig {
         self.turns(1);
         assert!(self.engine.catch_up.is_on());
         self.engine.catch_up.until = Some(Instant::now() + Duration::from_secs(3600));
+        self.engine.catch_up.until_most = self.engine.catch_up.until;
     }
 
     fn turns(&mut self, count: usize) {
@@ -139,8 +140,31 @@ fn catching_up_ends_whatever_the_slow_path_does() {
     rig.send(FLOWS);
     rig.turns(2);
     assert_eq!(rig.misses.waiting(), FRAMES);
+    rig.engine.catch_up.until_most = Some(Instant::now());
     rig.engine.catch_up.until = Some(Instant::now());
     rig.turns(TURNS);
     assert_eq!(rig.misses.waiting(), MISSES_PER_CLASS_MAX as usize);
     assert!(!rig.engine.catch_up.is_on());
+}
+
+/// As on a machine that has too much to do: the slow path's thread does not run while the time goes by.
+#[test]
+fn time_in_which_the_slow_path_does_nothing_does_not_count() {
+    let (start, step) = (Instant::now(), CATCH_UP / 2);
+    let mut catch_up = CatchUp::default();
+    catch_up.begin();
+    let left = |catch_up: &CatchUp, now: Instant| catch_up.until.unwrap().saturating_duration_since(now);
+    let before = left(&catch_up, start);
+    // The first look knows nothing of the time before.
+    catch_up.put_off(start, 0, true);
+    for look in 1..=8 {
+        catch_up.put_off(start + step * look, 0, true);
+    }
+    assert_eq!(left(&catch_up, start + step * 8), before, "eight halves went by, and none counts");
+    catch_up.put_off(start + step * 9, 1, true);
+    assert_eq!(left(&catch_up, start + step * 9), before - step, "it took one");
+    catch_up.put_off(start + step * 10, 1, false);
+    assert_eq!(left(&catch_up, start + step * 10), before - step * 2, "it has nothing to do");
+    catch_up.put_off(start + 10 * CATCH_UP_MOST, 1, true);
+    assert!(left(&catch_up, start).abs_diff(CATCH_UP_MOST) < CATCH_UP, "it ends whatever happens");
 }

@@ -1,5 +1,6 @@
 mod beside;
 mod bounded;
+mod charged;
 mod hostile;
 mod meeting;
 

@@ -152,18 +152,18 @@ fn a_file_without_end_is_refused_and_what_is_mapped_is_what_was_lent() {
 }
 
 /// A sparse file of memory.
-fn sparse(bytes: u64) -> OwnedFd {
+pub(super) fn sparse(bytes: u64) -> OwnedFd {
     let file = rustix::fs::memfd_create("sparse", rustix::fs::MemfdFlags::CLOEXEC).unwrap();
     rustix::fs::ftruncate(&file, bytes).unwrap();
     file
 }
 
-fn map(file: &OwnedFd, bytes: u64) -> Memory {
+pub(super) fn map(file: &OwnedFd, bytes: u64) -> Memory {
     Memory::map(vec![(lent(GUEST, USER, bytes), file.try_clone().unwrap())]).unwrap()
 }
 
 /// The switch touches pages.
-fn touch(memory: &Memory, from: u64, bytes: u64) {
+pub(super) fn touch(memory: &Memory, from: u64, bytes: u64) {
     for at in (from..from + bytes).step_by(4096) {
         let (page, _) = memory.at(GUEST + at, 1).unwrap();
         // SAFETY: a byte of lent memory.
