@@ -17,6 +17,7 @@ mod chaos;
 #[path = "../../../control/rpc/tests/suite/checker.rs"]
 mod checker;
 mod cli;
+mod clocks;
 mod crashes;
 mod domains;
 mod doors;
