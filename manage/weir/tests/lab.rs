@@ -357,11 +357,6 @@ impl Lab {
         success(&arguments, &command.output().unwrap());
     }
 
-    /// Something stays in it that other scenarios do not expect: the next one begins with another lab.
-    pub fn is_spoiled(self) {
-        self.kind.broken.store(true, Ordering::Release);
-    }
-
     /// Takes the lab down before this process ends.
     pub fn take_down(self) {
         self.ok(&["lab", "down", self.kind.name, "--instance", INSTANCE]);

@@ -34,6 +34,7 @@ mod identities;
 mod lab;
 mod learned;
 mod liar;
+mod members;
 mod monitor;
 mod namespaces;
 mod networks;
