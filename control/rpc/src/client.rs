@@ -3,13 +3,16 @@
 //! Callers wait in one queue. What waits goes out as one batch, with two batches open at a time: so a
 //! lone caller waits for nobody, and many callers share messages. A request keeps its number until
 //! it has an outcome, over broken connections and changes of the leader.
+//!
+//! No wait is for ever: each call has [`ClientSettings::give_up_ms`], counted from when it is made, and a watch tells after so long that it
+//! reaches nobody. The error says what the last try met; where that is a certificate out of its time, it names the clock.
 
 mod driver;
 mod pause;
 mod watch;
 
 use crate::Error;
-use crate::tls::ALPN;
+use crate::tls::{ALPN, clock_words};
 use driver::{Driver, Job};
 use hyper_util::rt::TokioIo;
 use rustls::pki_types::ServerName;
@@ -18,6 +21,7 @@ use std::time::Duration;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::sync::{mpsc, oneshot};
+use tokio::time::Instant;
 use tonic::metadata::{Ascii, MetadataValue};
 use tonic::transport::{Channel, Endpoint, Uri};
 use weir_model::Version;
@@ -29,6 +33,11 @@ pub use watch::{Watch, WatchFilter};
 
 /// Longest head of a proxy's answer, bytes.
 const PROXY_ANSWER_BYTES_MAX: usize = 8 * 1024;
+/// A connection on which nothing comes is asked for a sign of life after so long, and is over when none comes for as long again: so a watch
+/// notices that a server is gone whose end nobody told.
+const KEEP_ALIVE: Duration = Duration::from_secs(10);
+/// Tries that may be under way when a call's time is over, and be waited for.
+const LAST_TRIES: u64 = 4;
 
 /// Settings of a client.
 #[derive(Clone)]
@@ -49,9 +58,10 @@ pub struct ClientSettings {
     pub open_max: usize,
     /// Another replica is tried when one did not answer in so long, milliseconds.
     pub try_ms: u64,
-    /// A request without an outcome after so long is given up, milliseconds.
+    /// A call without an outcome after so long is given up, milliseconds; a try that is under way then is waited for. A watch that
+    /// reaches nobody for so long says so.
     pub give_up_ms: u64,
-    /// Most requests and reads that wait; callers beyond wait for a place.
+    /// Most requests and reads that wait; callers beyond wait for a place, within the same time.
     pub waiting_max: usize,
     /// Requests are done as they come, without a client in the store whose requests may be repeated: all that a host or gateway may. One whose
     /// answer is lost is not sent again, and [`Error::Uncertain`].
@@ -100,6 +110,9 @@ impl ClientSettings {
         let target = Endpoint::from_shared(format!("http://{endpoint}"))
             .map_err(|error| Error::Setting(format!("endpoint '{endpoint}': {error}")))?
             .connect_timeout(Duration::from_millis(self.try_ms))
+            .http2_keep_alive_interval(KEEP_ALIVE)
+            .keep_alive_timeout(KEEP_ALIVE)
+            .keep_alive_while_idle(true)
             .tcp_nodelay(true);
         let (tls, name, proxy) = (self.tls.clone(), self.server_name.clone(), self.proxy.clone());
         let address = endpoint.to_owned();
@@ -114,6 +127,9 @@ impl ClientSettings {
             }
         });
         target.connect_with_connector(connector).await.map_err(|error| {
+            if let Some(words) = clock_words(&error) {
+                return unreachable(&words);
+            }
             let mut cause: &dyn std::error::Error = &error;
             while let Some(source) = cause.source() {
                 cause = source;
@@ -201,11 +217,27 @@ impl Client {
         Ok(Client { jobs, settings })
     }
 
-    async fn job<T>(&self, job: impl FnOnce(oneshot::Sender<Result<T, Error>>) -> Job) -> Result<T, Error> {
-        let stopped = || Error::Unavailable("the client has stopped".into());
-        let (reply, answer) = oneshot::channel();
-        self.jobs.send(job(reply)).await.map_err(|_| stopped())?;
-        answer.await.map_err(|_| Error::Uncertain("the client stopped meanwhile".into()))?
+    /// The time of a call is counted from here: it waits for a place in its own time.
+    async fn job<T>(
+        &self,
+        job: impl FnOnce(Instant, oneshot::Sender<Result<T, Error>>) -> Job,
+    ) -> Result<T, Error> {
+        let (since, (reply, answer)) = (Instant::now(), oneshot::channel());
+        let until = since + Duration::from_millis(self.settings.give_up_ms);
+        match tokio::time::timeout_at(until, self.jobs.send(job(since, reply))).await {
+            Ok(Ok(())) => {}
+            Ok(Err(_)) => return Err(Error::Unavailable("the client has stopped".into())),
+            Err(_) => {
+                let most = self.settings.waiting_max;
+                return Err(Error::Unavailable(format!("{most} requests and reads wait already")));
+            }
+        }
+        // The driver says what the last try met. It is behind its own time by no more than the tries that it is in.
+        let until = until + Duration::from_millis(self.settings.try_ms.saturating_mul(LAST_TRIES));
+        match tokio::time::timeout_at(until, answer).await {
+            Ok(answered) => answered.map_err(|_| Error::Uncertain("the client stopped meanwhile".into()))?,
+            Err(_) => Err(Error::Uncertain("the client has said nothing within its time".into())),
+        }
     }
 
     /// Does an operation, once.
@@ -213,7 +245,7 @@ impl Client {
     /// # Errors
     /// Only when there is no outcome: [`Error::Uncertain`], [`Error::Unavailable`], [`Error::Denied`].
     pub async fn submit(&self, operation: Operation) -> Result<Outcome, Error> {
-        self.job(|reply| Job::Submit { operation, reply }).await
+        self.job(|since, reply| Job::Submit { operation, since, reply }).await
     }
 
     /// Reads, seeing all that was acknowledged before, or lacking at most what was done in the last
@@ -222,7 +254,7 @@ impl Client {
     /// # Errors
     /// As [`Client::submit`].
     pub async fn read(&self, query: Query, staleness_ms: u64) -> Result<(Version, Answer), Error> {
-        self.job(|reply| Job::Read { query, staleness_ms, reply }).await
+        self.job(|since, reply| Job::Read { query, staleness_ms, since, reply }).await
     }
 
     /// An entry, linearizably.

@@ -1,5 +1,7 @@
 //! TLS under gRPC: with rustls configurations that somebody else makes, HTTP/2 added.
 
+use rustls::CertificateError;
+use rustls::pki_types::UnixTime;
 use std::net::SocketAddr;
 use std::pin::Pin;
 use std::sync::Arc;
@@ -113,6 +115,39 @@ pub(crate) fn accept(
         }
     });
     accepted
+}
+
+/// What a person is told of an error below which TLS found a certificate out of its time; nothing for other errors.
+pub fn clock_words(error: &(dyn std::error::Error + 'static)) -> Option<String> {
+    let days = |from: UnixTime, to: UnixTime| to.as_secs().saturating_sub(from.as_secs()) / 86_400;
+    let what = match tls_error(error)? {
+        rustls::Error::InvalidCertificate(CertificateError::NotValidYetContext { time, not_before }) => {
+            format!("is not valid yet, for {} days", days(*time, *not_before))
+        }
+        rustls::Error::InvalidCertificate(CertificateError::ExpiredContext { time, not_after }) => {
+            format!("is over, since {} days", days(*not_after, *time))
+        }
+        rustls::Error::InvalidCertificate(CertificateError::NotValidYet) => "is not valid yet".to_owned(),
+        rustls::Error::InvalidCertificate(CertificateError::Expired) => "is over".to_owned(),
+        _ => return None,
+    };
+    Some(format!(
+        "its certificate {what} by the clock of this machine: set this clock right, or the server's"
+    ))
+}
+
+/// What TLS said, somewhere below an error.
+fn tls_error<'a>(error: &'a (dyn std::error::Error + 'static)) -> Option<&'a rustls::Error> {
+    let mut cause = Some(error);
+    while let Some(one) = cause {
+        let inner = one.downcast_ref::<std::io::Error>().and_then(std::io::Error::get_ref);
+        let inner = inner.and_then(|inner| inner.downcast_ref());
+        if let Some(found) = one.downcast_ref().or(inner) {
+            return Some(found);
+        }
+        cause = one.source();
+    }
+    None
 }
 
 async fn shake(

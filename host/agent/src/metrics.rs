@@ -77,6 +77,7 @@ metrics! {
     keys_changed: Counter "weir_agent_key_changes_total" "result=\"done\"", "Changes of this actuator's keys.";
     keys_not_changed: Counter "weir_agent_key_changes_total" "result=\"refused\"", "Changes of this actuator's keys.";
     certificate_until_s: Gauge "weir_agent_certificate_until_seconds" "", "When this actuator's certificate ends, seconds of the Unix epoch.";
+    session_clock_faults: Counter "weir_agent_session_clock_faults_total" "", "Streams that did not come about because a certificate is out of its time by this machine's clock or the controller's.";
     session_queue_full: Counter "weir_agent_session_queue_full_total" "", "Streams ended because the controller did not read.";
     link_up: Gauge "weir_agent_switch_link_up" "", "Whether the switch's control socket is connected.";
     link_connects: Counter "weir_agent_switch_link_connects_total" "", "Connections made to the switch.";

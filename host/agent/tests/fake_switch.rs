@@ -29,6 +29,8 @@ pub struct State {
     pub entries: BTreeMap<Key, (Version, Entry)>,
     pub attached: Vec<Key>,
     pub connections: usize,
+    /// Where its identity is.
+    state_dir: PathBuf,
     streams: Vec<UnixStream>,
 }
 
@@ -44,6 +46,7 @@ impl FakeSwitch {
         let _ = std::fs::remove_file(&socket);
         let listener = UnixListener::bind(&socket).unwrap();
         let state = Arc::new(Mutex::new(State::default()));
+        state.lock().unwrap().state_dir = run_dir.join("state");
         state.lock().unwrap().entries =
             entries.into_iter().map(|(key, entry)| (key, (Version(1), entry))).collect();
         let shared = state.clone();
@@ -86,7 +89,10 @@ fn serve(stream: UnixStream, state: &Mutex<State>) {
 fn reply(frame: ToSwitch, state: &mut State) -> Vec<FromSwitch> {
     match frame {
         ToSwitch::Subscribe | ToSwitch::Health(_) => vec![],
-        ToSwitch::ReadIdentity => vec![FromSwitch::Identity { key: [0; 32] }],
+        ToSwitch::ReadIdentity => {
+            let key = weir_agent::join::identity(&state.state_dir).map_or([0; 32], |key| key.public());
+            vec![FromSwitch::Identity { key }]
+        }
         ToSwitch::Attach { key } => {
             state.attached.push(key);
             vec![]

@@ -53,8 +53,14 @@ impl Authority {
 
     /// A server with a certificate for a name; it asks for client certificates when told so.
     pub fn acceptor(&self, name: &str, mutual: bool) -> TlsAcceptor {
+        self.acceptor_from(name, mutual, 1975)
+    }
+
+    /// The same, with a certificate that is good from the first day of a year on.
+    pub fn acceptor_from(&self, name: &str, mutual: bool, year: i32) -> TlsAcceptor {
         let key = KeyPair::generate().unwrap();
         let mut params = CertificateParams::new(vec![name.to_string()]).unwrap();
+        params.not_before = rcgen::date_time_ymd(year, 1, 1);
         params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ServerAuth];
         let certificate = params.signed_by(&key, &self.issuer).unwrap();
         let chain = vec![certificate.der().clone(), self.certificate.clone()];

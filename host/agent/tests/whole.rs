@@ -346,6 +346,104 @@ async fn a_certificate_is_renewed_in_a_session_and_shown_in_the_next() {
 }
 
 #[tokio::test]
+async fn a_certificate_that_is_out_of_its_time_by_our_clock_is_told_and_counted() {
+    let directory = tempfile::tempdir().unwrap();
+    let authority = Arc::new(Authority::new());
+    // By the clock of this machine; as if that were years behind.
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let acceptor = authority.acceptor_from(CONTROLLER_DNS_NAME, true, 3000);
+    let address = listener.local_addr().unwrap().to_string();
+    tokio::spawn(async move {
+        while let Ok((stream, _)) = listener.accept().await {
+            assert!(acceptor.accept(stream).await.is_err(), "the agent does not take it");
+        }
+    });
+    let_in(directory.path(), &authority, vec![address]).await;
+    let _switch = FakeSwitch::start(directory.path(), vec![]);
+    let agent = Agent::new(config(directory.path())).unwrap();
+    let shared = agent.shared();
+    let (stop, stopping) = watch::channel(false);
+    let task = tokio::spawn(agent.run(stopping));
+    until("the clock is blamed", || shared.metrics.session_clock_faults.get() > 1).await;
+    assert_eq!(shared.metrics.session_up.get(), 0);
+    stop.send(true).unwrap();
+    task.await.unwrap().unwrap();
+
+    // Who joins reads it.
+    let never = Box::new(|_: &JoinRequest| -> (u16, String) { panic!("nothing is asked") });
+    let api = Api::start(authority.acceptor_from("127.0.0.1", false, 3000), never).await;
+    let other = tempfile::tempdir().unwrap();
+    let error =
+        join(&other.path().join("state"), &applicant(), &api.token(&authority), false).await.unwrap_err();
+    let said = error.to_string();
+    assert!(said.contains("is not valid yet, for") && said.contains("set this clock right"), "{said}");
+}
+
+/// What the controllers of a group were asked about keys, each.
+type Asked = Arc<std::sync::Mutex<Vec<Vec<&'static str>>>>;
+
+/// Takes sessions for ever. Only the one that leads takes steps of a change of keys.
+async fn takes_sessions(
+    controller: Controller,
+    authority: Arc<Authority>,
+    (at, leads): (usize, bool),
+    asked: Asked,
+) {
+    loop {
+        let (stream, _) = controller.listener.accept().await.unwrap();
+        // One that comes with the certificate before, or goes meanwhile.
+        let Ok(stream) = controller.acceptor.accept(stream).await else { continue };
+        let (authority, asked) = (authority.clone(), asked.clone());
+        tokio::spawn(async move {
+            let mut talk = Conversation(stream);
+            talk.greet().await;
+            if leads && asked.lock().unwrap()[at].is_empty() {
+                asked.lock().unwrap()[at].push("begins");
+                talk.say(ToActuator::RotateKeys).await;
+            }
+            while let Ok(frame) = read_frame::<ToController>(&mut talk.0).await {
+                let (what, answer) = match frame {
+                    ToController::Rotate { rotation, csr_pem } => {
+                        let certificate_pem = authority.sign_for(&csr_pem, "host-1", 60, 9_000);
+                        ("rotate", ToActuator::Rotated { key: rotation.new, certificate_pem })
+                    }
+                    ToController::Settle { key, .. } => ("settle", ToActuator::Settled { key }),
+                    _ => continue,
+                };
+                asked.lock().unwrap()[at].push(what);
+                let refused = || ToActuator::NotRotated("another controller leads".into());
+                talk.say(if leads { answer } else { refused() }).await;
+            }
+        });
+    }
+}
+
+#[tokio::test]
+async fn in_a_group_of_five_the_one_that_takes_a_change_of_keys_is_asked_for_each_step() {
+    let directory = tempfile::tempdir().unwrap();
+    let authority = Arc::new(Authority::new());
+    let asked: Asked = Arc::new(std::sync::Mutex::new(vec![Vec::new(); 5]));
+    let mut addresses = Vec::new();
+    for at in 0..5 {
+        let (controller, address) = controller(&authority).await;
+        addresses.push(address);
+        tokio::spawn(takes_sessions(controller, authority.clone(), (at, at == 3), asked.clone()));
+    }
+    let_in(directory.path(), &authority, addresses).await;
+    let _switch = FakeSwitch::start(directory.path(), vec![]);
+    let agent = Agent::new(config(directory.path())).unwrap();
+    let shared = agent.shared();
+    let (stop, stopping) = watch::channel(false);
+    let task = tokio::spawn(agent.run(stopping));
+    until("the keys are changed", || shared.metrics.keys_changed.get() == 1).await;
+    let asked = asked.lock().unwrap().clone();
+    assert_eq!(asked[3], ["begins", "rotate", "settle"]);
+    assert_eq!(asked.iter().map(Vec::len).sum::<usize>(), 3, "no other is asked: {asked:?}");
+    stop.send(true).unwrap();
+    task.await.unwrap().unwrap();
+}
+
+#[tokio::test]
 async fn metrics_are_those_of_agent_and_switch() {
     let directory = tempfile::tempdir().unwrap();
     let authority = Arc::new(Authority::new());

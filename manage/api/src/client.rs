@@ -1,6 +1,7 @@
 //! The client: what the command line and tests speak to a controller with.
 
 use crate::domains::{AddDomain, DomainDescription, DomainList, DomainResponse};
+use crate::pki::clock_words;
 use crate::planes::{PlaneList, PlaneRequest, PlaneResponse, PlaneView};
 use crate::proxy::{Proxies, Proxy};
 use crate::types::{
@@ -66,6 +67,14 @@ pub enum ClientError {
         reason: String,
         /// Whether the request may have come through, so that nobody knows whether it was done.
         may_be_done: bool,
+    },
+    /// The controller's certificate is out of its time by the clock of this machine. Nothing was sent.
+    #[error("the controller at {server} cannot be spoken with: {reason}")]
+    Clock {
+        /// Its address.
+        server: String,
+        /// What is out of its time, and what to do.
+        reason: String,
     },
     /// The controller refuses.
     #[error("{}", .0.problem.message)]
@@ -149,6 +158,9 @@ impl Client {
     }
 
     fn unreachable(&self, error: &ureq::Error) -> ClientError {
+        if let Some(reason) = about_clock(error) {
+            return ClientError::Clock { server: self.server(), reason };
+        }
         ClientError::Unreachable {
             server: self.server(),
             reason: match self.proxy() {
@@ -526,7 +538,9 @@ impl Client {
         let mut failed = None;
         for server in self.servers() {
             match self.get_from(&server, "/v1/group", PROBE_TIMEOUT) {
-                Err(error @ ClientError::Unreachable { .. }) => failed = failed.or(Some(error)),
+                Err(error @ (ClientError::Unreachable { .. } | ClientError::Clock { .. })) => {
+                    failed = failed.or(Some(error));
+                }
                 answer => return answer,
             }
         }
@@ -652,12 +666,10 @@ impl Client {
         }
         let query = from.map(|from| format!("?from={from}")).unwrap_or_default();
         let url = self.url(&format!("/v1/watch{query}"));
-        let mut answer = self
-            .agent(&self.server())
-            .get(url)
-            .header("authorization", self.bearer())
-            .call()
-            .map_err(|error| self.unreachable(&error))?;
+        let request = self.agent(&self.server()).get(url).header("authorization", self.bearer());
+        // What happens next may take as long as it likes, but not that it begins.
+        let begins = request.config().timeout_recv_response(Some(TIMEOUT)).build();
+        let mut answer = begins.call().map_err(|error| self.unreachable(&error))?;
         let status = answer.status();
         if !status.is_success() {
             let bytes = answer.body_mut().read_to_vec().map_err(|error| self.unreachable(&error))?;
@@ -699,6 +711,15 @@ fn never_sent(error: &ureq::Error) -> bool {
         | ureq::Error::HostNotFound
         | ureq::Error::ConnectionFailed => true,
         _ => false,
+    }
+}
+
+/// What a person is told of an error below which TLS found a certificate out of its time; nothing for other errors.
+fn about_clock(error: &ureq::Error) -> Option<String> {
+    match error {
+        ureq::Error::Rustls(found) => clock_words(found),
+        ureq::Error::Io(error) => clock_words(error.get_ref()?.downcast_ref()?),
+        _ => None,
     }
 }
 

@@ -21,7 +21,7 @@ use rustls::{
 use sha2::{Digest as _, Sha256};
 use std::net::IpAddr;
 use std::sync::{Arc, PoisonError, RwLock};
-use std::time::{Duration, SystemTime};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use weir_model::Label;
 use weir_model::join::{CONTROLLER_DNS_NAME, to_hex};
 
@@ -123,18 +123,18 @@ impl Authority {
         fingerprint(&self.certificate_pem)
     }
 
-    /// The controller's certificate, with the authority's behind it.
+    /// The controller's certificate, with the authority's behind it, good from an hour before `now` on. That is what the clocks of the
+    /// group say where they are known: one controller's may be wrong.
     ///
     /// # Errors
     /// [`PkiError`].
-    pub fn controller(&self, addresses: &[IpAddr]) -> Result<Identity, PkiError> {
+    pub fn controller(&self, addresses: &[IpAddr], now: SystemTime) -> Result<Identity, PkiError> {
         let mut names = vec![CONTROLLER_DNS_NAME.to_string(), "localhost".to_string()];
         names.dedup();
         let mut params = CertificateParams::new(names)?;
         params.distinguished_name = named(CONTROLLER_DNS_NAME);
         params.subject_alt_names.extend(addresses.iter().map(|address| SanType::IpAddress(*address)));
         params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ServerAuth];
-        let now = SystemTime::now();
         params.not_before = (now - CLOCKS_APART).into();
         params.not_after = (now + CONTROLLER_LIFE).into();
         let mut identity = self.issue(params)?;
@@ -172,17 +172,22 @@ impl Authority {
         Ok(Identity { certificate_pem: certificate.pem(), key_pem: key.serialize_pem() })
     }
 
-    /// Signs an actuator's request, good for `days` from now on. Only its key is taken from the request;
+    /// Signs an actuator's request, good for `days` from `now` on, which is what the clocks of the group say. Only its key is taken from the request;
     /// names and purposes are ours.
     ///
     /// # Errors
     /// [`PkiError`] when the request is no PKCS#10 request.
-    pub fn actuator(&self, name: &Label, csr_pem: &str, days: u32) -> Result<String, PkiError> {
+    pub fn actuator(
+        &self,
+        name: &Label,
+        csr_pem: &str,
+        days: u32,
+        now: SystemTime,
+    ) -> Result<String, PkiError> {
         let request = CertificateSigningRequestParams::from_pem(csr_pem)?;
         let mut params = CertificateParams::new(vec![name.to_string()])?;
         params.distinguished_name = named(name.as_str());
         params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ClientAuth];
-        let now = SystemTime::now();
         params.not_before = (now - CLOCKS_APART).into();
         params.not_after = (now + Duration::from_secs(u64::from(days) * 86_400)).into();
         Ok(params.signed_by(&request.public_key, &self.issuer)?.pem())
@@ -232,10 +237,14 @@ fn provider() -> Arc<rustls::crypto::CryptoProvider> {
 /// Why a client's certificate (DER), which the authority signed, is not taken all the same.
 pub type Refuses = dyn Fn(&[u8]) -> Result<(), String> + Send + Sync;
 
-/// Asks, behind the authority's signature, whether a certificate is taken still.
+/// What time it is, for who judges certificates.
+pub type Now = dyn Fn() -> SystemTime + Send + Sync;
+
+/// Asks, behind the authority's signature, whether a certificate is taken still, by the time that it is told and not by the machine's clock.
 struct Verifier {
     inner: Arc<dyn ClientCertVerifier>,
     refuses: Arc<Refuses>,
+    now: Arc<Now>,
 }
 
 impl std::fmt::Debug for Verifier {
@@ -261,8 +270,10 @@ impl ClientCertVerifier for Verifier {
         &self,
         end_entity: &CertificateDer<'_>,
         intermediates: &[CertificateDer<'_>],
-        now: UnixTime,
+        _machine: UnixTime,
     ) -> Result<ClientCertVerified, rustls::Error> {
+        let now = (self.now)().duration_since(UNIX_EPOCH).unwrap_or_default();
+        let now = UnixTime::since_unix_epoch(now);
         let verified = self.inner.verify_client_cert(end_entity, intermediates, now)?;
         (self.refuses)(end_entity.as_ref()).map_err(|reason| {
             tracing::info!(reason, "a certificate is not taken any more");
@@ -343,7 +354,7 @@ fn certified(identity: &Identity) -> Result<Arc<CertifiedKey>, PkiError> {
 }
 
 /// Server side of TLS that shows what may change, and refuses certificates that are not taken any more. No connection goes on from an
-/// earlier one, as a certificate is asked for in whole handshakes only.
+/// earlier one, as a certificate is asked for in whole handshakes only. Certificates are judged by `now`, what the clocks of the group say.
 ///
 /// # Errors
 /// [`PkiError`].
@@ -352,11 +363,12 @@ pub fn refusing_server_config(
     authority_pem: &str,
     client_required: bool,
     refuses: Arc<Refuses>,
+    now: Arc<Now>,
 ) -> Result<Arc<rustls::ServerConfig>, PkiError> {
     let inner = client_verifier(authority_pem, client_required)?;
     let mut config = rustls::ServerConfig::builder_with_provider(provider())
         .with_safe_default_protocol_versions()?
-        .with_client_cert_verifier(Arc::new(Verifier { inner, refuses }))
+        .with_client_cert_verifier(Arc::new(Verifier { inner, refuses, now }))
         .with_cert_resolver(shown);
     config.session_storage = Arc::new(NoServerSessionStorage {});
     config.send_tls13_tickets = 0;
@@ -395,4 +407,23 @@ pub fn client_config(authority_pem: &str) -> Result<Arc<rustls::ClientConfig>, P
         .with_root_certificates(roots(authority_pem)?)
         .with_no_client_auth();
     Ok(Arc::new(config))
+}
+
+/// What a person is told of an error of TLS that is about the time of a controller's certificate; nothing for other errors.
+pub fn clock_words(error: &rustls::Error) -> Option<String> {
+    use rustls::CertificateError::{Expired, ExpiredContext, NotValidYet, NotValidYetContext};
+    let rustls::Error::InvalidCertificate(found) = error else { return None };
+    let days = |from: UnixTime, to: UnixTime| to.as_secs().saturating_sub(from.as_secs()) / 86_400;
+    let what = match found {
+        NotValidYetContext { time, not_before } => {
+            format!("is not valid yet, for {} days", days(*time, *not_before))
+        }
+        ExpiredContext { time, not_after } => format!("is over, since {} days", days(*not_after, *time)),
+        NotValidYet => "is not valid yet".to_owned(),
+        Expired => "is over".to_owned(),
+        _ => return None,
+    };
+    Some(format!(
+        "its certificate {what} by the clock of this machine: set this clock right, or the controller's"
+    ))
 }

@@ -3,6 +3,7 @@
 //! A connection is a stranger's until its certificate, or the token of a request on it, says who is there. The head of a request is
 //! judged before a byte of its body is read; see [`crate::server`].
 
+use crate::pki::Now;
 use crate::tls::Peer;
 use axum::Router;
 use axum::extract::ConnectInfo;
@@ -32,10 +33,11 @@ const HEAD_READ_BYTES_MAX: u32 = 128 * 1024;
 /// How often a silent connection of HTTP/2 is asked whether it lives, and how long its answer may take.
 const ALIVE: Duration = Duration::from_secs(30);
 
-/// Serves a router for ever.
+/// Serves a router for ever. A connection ends when the certificate that it came with is over by `now`.
 pub async fn serve(
     listener: TcpListener,
     tls: &rustls::ServerConfig,
+    now: Arc<Now>,
     door: &Arc<Door>,
     service: Router,
 ) -> Infallible {
@@ -45,7 +47,7 @@ pub async fn serve(
     let acceptor = TlsAcceptor::from(Arc::new(config));
     loop {
         let (stream, from) = weir_admission::accept(&listener, door).await;
-        let (acceptor, service) = (acceptor.clone(), service.clone());
+        let (acceptor, now, service) = (acceptor.clone(), now.clone(), service.clone());
         tokio::spawn(async move {
             let place = stream.place().clone();
             let stream = match acceptor.accept(stream).await {
@@ -59,7 +61,7 @@ pub async fn serve(
                 if let Err(full) = place.admit(&name) {
                     return tracing::info!(%from, %full, "a connection has no place");
                 }
-                if let Some(at) = peer.over_at() {
+                if let Some(at) = peer.over_at(now()) {
                     place.until(at);
                 }
             }

@@ -42,11 +42,11 @@ impl Peer {
         Some(Label::new(name.as_str()).map_or_else(|_| name.clone(), |label| SourceId::of_actuator(&label).0))
     }
 
-    /// When its certificate is over; nothing without one.
-    pub fn over_at(&self) -> Option<Instant> {
+    /// When its certificate is over, if it is `now` now; nothing without one.
+    pub fn over_at(&self, now: SystemTime) -> Option<Instant> {
         let (_, certificate) = x509_parser::parse_x509_certificate(self.certificate.as_deref()?).ok()?;
         let over_s = u64::try_from(certificate.validity().not_after.timestamp()).unwrap_or_default();
-        let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+        let now = now.duration_since(UNIX_EPOCH).unwrap_or_default();
         Instant::now().checked_add(Duration::from_secs(over_s).saturating_sub(now))
     }
 }

@@ -6,6 +6,7 @@ mod document;
 
 use std::net::{IpAddr, Ipv4Addr};
 use std::sync::Arc;
+use std::time::{Duration, SystemTime};
 use tokio::sync::mpsc;
 use weir_admission::{Door, Limits};
 use weir_api::client::{Client, ClientError, Context};
@@ -376,7 +377,7 @@ fn a_controller_that_cannot_work_is_alive_and_not_ready() {
 #[test]
 fn strangers_keep_no_operator_out() {
     let limits = Limits { strangers_max: 8, strangers_per_address_max: 8, ..Limits::default() };
-    let (_runtime, contexts, _) = serve_within(limits, vec![None]);
+    let (_runtime, contexts, _) = serve_within(limits, vec![None], SystemTime::now());
     let at: std::net::SocketAddr = contexts[0].server.trim_start_matches("https://").parse().unwrap();
     let client = Client::new(contexts[0].clone()).unwrap();
     let mut held = std::collections::VecDeque::new();
@@ -406,16 +407,17 @@ fn serve() -> (tokio::runtime::Runtime, Context, Authority) {
 
 /// Starts services of one domain, each with the number of the one that leads if it is another.
 fn serve_with(leaders: Vec<Option<usize>>) -> (tokio::runtime::Runtime, Vec<Context>, Authority) {
-    serve_within(Limits::default(), leaders)
+    serve_within(Limits::default(), leaders, SystemTime::now())
 }
 
 fn serve_within(
     limits: Limits,
     leaders: Vec<Option<usize>>,
+    made_at: SystemTime,
 ) -> (tokio::runtime::Runtime, Vec<Context>, Authority) {
     let made = Authority::make(&Label::new("test").unwrap()).unwrap();
     let authority = Authority::open(&made).unwrap();
-    let identity = authority.controller(&[IpAddr::V4(Ipv4Addr::LOCALHOST)]).unwrap();
+    let identity = authority.controller(&[IpAddr::V4(Ipv4Addr::LOCALHOST)], made_at).unwrap();
     let config = server_config(&identity, authority.certificate_pem(), false).unwrap();
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
     let servers: Vec<String> = runtime.block_on(async {
@@ -429,7 +431,9 @@ fn serve_within(
             let (config, door) = (config.clone(), Door::new("api", limits));
             let backend = Rote(leader.map(|leader| servers[leader].clone()));
             let app = finished(router(Arc::new(backend), Admins::of_token("secret")));
-            tokio::spawn(async move { weir_api::serve::serve(listener, &config, &door, app).await });
+            tokio::spawn(async move {
+                weir_api::serve::serve(listener, &config, Arc::new(SystemTime::now), &door, app).await
+            });
         }
         servers
     });
@@ -526,6 +530,26 @@ fn a_watch_tells_versions_whole_and_says_why_it_ends() {
 }
 
 #[test]
+fn whose_clock_makes_a_certificate_bad_is_told_so() {
+    let years = Duration::from_secs(10 * 365 * 86_400);
+    // By the clock of this machine; as if that were years behind, or ahead.
+    for (made_at, words) in
+        [(SystemTime::now() + years, "is not valid yet, for"), (SystemTime::now() - years, "is over, since")]
+    {
+        let (_runtime, mut contexts, _) = serve_within(Limits::default(), vec![None, None], made_at);
+        let others = vec![contexts.remove(1).server];
+        let client = Client::new(Context { others, ..contexts.remove(0) }).unwrap();
+        let watched = client.watch(None, |_| true).map(drop);
+        for said in [client.list(None, None).map(drop), client.group().map(drop), watched] {
+            let error = said.unwrap_err();
+            assert!(matches!(error, ClientError::Clock { .. }), "{error}");
+            let error = error.to_string();
+            assert!(error.contains(words) && error.contains("set this clock right"), "{error}");
+        }
+    }
+}
+
+#[test]
 fn nobody_enters_without_a_right_token_and_authority() {
     let (_runtime, context, authority) = serve();
     let wrong = Client::new(Context { token: "guess".into(), ..context.clone() }).unwrap();
@@ -545,10 +569,10 @@ fn certificates_tell_actuators_and_administrators_apart() {
     let key = rcgen::KeyPair::generate().unwrap();
     let request = rcgen::CertificateParams::new(vec!["admin.weir.internal".to_string()]).unwrap();
     let csr = request.serialize_request(&key).unwrap().pem().unwrap();
-    let issued = authority.actuator(&Label::new("h1").unwrap(), &csr, 30).unwrap();
+    let issued = authority.actuator(&Label::new("h1").unwrap(), &csr, 30, SystemTime::now()).unwrap();
     assert_eq!(names(&issued), ["h1"], "the name is the domain's to give");
     assert_eq!(names(&authority.admin().unwrap().certificate_pem), ["admin.weir.internal"]);
-    assert!(authority.actuator(&Label::new("h1").unwrap(), "no request", 30).is_err());
+    assert!(authority.actuator(&Label::new("h1").unwrap(), "no request", 30, SystemTime::now()).is_err());
 }
 
 #[test]

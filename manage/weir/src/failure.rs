@@ -61,9 +61,8 @@ impl Failure {
     /// How the process ends.
     pub fn exit(&self) -> Exit {
         match self {
-            Failure::Client(ClientError::Unreachable { .. }) | Failure::Store { unreachable: true, .. } => {
-                Exit::Unreachable
-            }
+            Failure::Client(ClientError::Unreachable { .. } | ClientError::Clock { .. })
+            | Failure::Store { unreachable: true, .. } => Exit::Unreachable,
             Failure::Client(_)
             | Failure::Store { .. }
             | Failure::Lab(_)

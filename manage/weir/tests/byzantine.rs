@@ -9,6 +9,7 @@ use crate::liar;
 use crate::namespaces::wait;
 use std::process::Stdio;
 use weir_api::client::{Client, Context};
+use weir_lab::Netns;
 use weir_lab::process::Signal;
 
 /// One of the others.
@@ -105,6 +106,72 @@ fn any_one_may_be_cut_off_while_changes_go_on() {
         wait_whole(&lab);
     }
     callers.ends();
+    writer.ends();
+    same_state(&lab);
+}
+
+/// How a controller speaks with others: by its second address, or as before.
+struct Speaks {
+    netns: Netns,
+    network: String,
+    usual: String,
+    other: String,
+}
+
+impl Speaks {
+    fn of(lab: &Lab, controller: &str) -> Speaks {
+        let netns = lab.netns(controller);
+        let routes = netns.ip(&["-o", "-4", "route", "show", "dev", "eth0"]).unwrap();
+        let route = routes.lines().find(|line| line.contains(" src ")).expect("a route to the others");
+        let words: Vec<&str> = route.split_whitespace().collect();
+        let usual = words[words.iter().position(|word| *word == "src").unwrap() + 1].to_owned();
+        let (rest, number) = usual.rsplit_once('.').unwrap();
+        let other = format!("{rest}.{}", number.parse::<u8>().unwrap() + 100);
+        Speaks { network: words[0].to_owned(), usual, other, netns }
+    }
+
+    fn by(&self, address: &str) {
+        self.netns.ip(&["route", "replace", &self.network, "dev", "eth0", "src", address]).unwrap();
+    }
+
+    /// The own addresses of links that it opened to the others' replicas.
+    fn links(&self) -> Vec<String> {
+        let mut ss = self.netns.command("ss");
+        let said = ss.args(["-tnH", "state", "established", "( dport = :7445 )"]).output().unwrap();
+        let own = |line: &str| Some(line.split_whitespace().nth(2)?.rsplit_once(':')?.0.to_owned());
+        crate::lab::text(&said.stdout).lines().filter_map(own).collect()
+    }
+}
+
+#[test]
+fn members_that_speak_from_another_address_than_they_are_listed_at_are_known_by_their_keys() {
+    let Some(lab) = byzantine_lab("byzantine_source") else { return };
+    wait_whole(&lab);
+    let writer = Writer::begin(&lab, "source");
+    let all: Vec<Speaks> = lab.controllers().iter().map(|one| Speaks::of(&lab, one)).collect();
+    for (one, speaks) in lab.controllers().iter().zip(&all) {
+        speaks.netns.ip(&["address", "add", &format!("{}/32", speaks.other), "dev", "eth0"]).unwrap();
+        speaks.by(&speaks.other);
+        lab.kill(one);
+        lab.start(one);
+        wait_whole(&lab);
+    }
+    writer.goes_on();
+    let links: Vec<String> = all.iter().flat_map(Speaks::links).collect();
+    assert!(links.len() >= all.len() - 1, "{links:?}");
+    assert!(links.iter().all(|own| all.iter().any(|speaks| speaks.other == *own)), "{links:?}");
+    // Each of the others is needed now.
+    lab.kill("c1");
+    writer.goes_on();
+    lab.start("c1");
+    wait_whole(&lab);
+    for (one, speaks) in lab.controllers().iter().zip(&all) {
+        speaks.by(&speaks.usual);
+        lab.kill(one);
+        speaks.netns.ip(&["address", "del", &format!("{}/32", speaks.other), "dev", "eth0"]).unwrap();
+        lab.start(one);
+        wait_whole(&lab);
+    }
     writer.ends();
     same_state(&lab);
 }

@@ -348,6 +348,15 @@ impl Lab {
         self.ok(&["lab", "start", program, self.kind.name, "--instance", INSTANCE]);
     }
 
+    /// Starts a program again, with these in its environment, by `starter`, which is another name of `weir`.
+    pub fn start_with(&self, starter: &Path, program: &str, environment: &[(&str, String)]) {
+        let mut command = Command::new(starter);
+        command.envs(environment.iter().map(|(name, value)| (name, value)));
+        let arguments = ["lab", "start", program, self.kind.name, "--instance", INSTANCE];
+        command.args(arguments).env("WEIR_CONTEXT", self.kind.context()).env("NO_COLOR", "1");
+        success(&arguments, &command.output().unwrap());
+    }
+
     /// Takes the lab down before this process ends.
     pub fn take_down(self) {
         self.ok(&["lab", "down", self.kind.name, "--instance", INSTANCE]);

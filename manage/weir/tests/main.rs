@@ -17,6 +17,7 @@ mod chaos;
 #[path = "../../../control/rpc/tests/suite/checker.rs"]
 mod checker;
 mod cli;
+mod clocks;
 mod crashes;
 mod domains;
 mod doors;
@@ -33,6 +34,7 @@ mod identities;
 mod lab;
 mod learned;
 mod liar;
+mod members;
 mod monitor;
 mod namespaces;
 mod networks;

@@ -15,7 +15,7 @@ use std::collections::HashMap;
 use std::net::IpAddr;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex};
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, UNIX_EPOCH};
 use tokio::io::{AsyncRead, AsyncWrite, ReadHalf, WriteHalf};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::mpsc;
@@ -112,7 +112,7 @@ async fn serve(
             Error::Peer(full.to_string())
         })?;
         // Whoever has been renewed opens another session with what it got.
-        if let Some(at) = over_at(shown.1) {
+        if let Some(at) = over_at(handle, shown.1) {
             place.until(at);
         }
     }
@@ -154,9 +154,9 @@ fn note_certificate(handle: &ControllerHandle, source: &SourceId, (key, until_s)
     }
 }
 
-/// When a certificate is over that ends so many seconds after the Unix epoch.
-fn over_at(until_s: u64) -> Option<std::time::Instant> {
-    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+/// When a certificate is over that ends so many seconds after the Unix epoch, by the clocks of the group.
+fn over_at(handle: &ControllerHandle, until_s: u64) -> Option<std::time::Instant> {
+    let now = handle.time().by_clocks().duration_since(UNIX_EPOCH).unwrap_or_default();
     std::time::Instant::now().checked_add(Duration::from_secs(until_s).saturating_sub(now))
 }
 
@@ -208,11 +208,15 @@ async fn join(
         }
         None if !strangers => {
             // Who is new in a group, or behind, or cut off, knows of nobody yet.
-            if handle.shared.replicated && handle.barrier().await.is_err() {
-                return refused(
+            if handle.shared.replicated
+                && let Err(error) = handle.barrier().await
+            {
+                let known = handle.shared.sessions.known_controllers();
+                return refused(&format!(
                     "is not known to this controller, which cannot say that it has all that was ordered: it is new in the group, behind, \
-                     or another one leads. Keep membership.json; the others answer",
-                );
+                     or another one leads. Keep membership.json; {}",
+                    who_answers(&error, &known)
+                ));
             }
             if handle.published().joined.get(&facts.name) == Some(facts) {
                 return Ok(());
@@ -228,6 +232,22 @@ async fn join(
         may_move(handle, facts, from)?;
     }
     handle.joined(facts.clone()).await.map(drop)
+}
+
+/// Where to ask instead of a controller that cannot answer for the group: who leads, when it knows that, and where all are.
+fn who_answers(error: &Error, known: &[String]) -> String {
+    let leads = match error {
+        Error::Order(weir_order::Error::NotLeader { leader: Some(leader) }) => {
+            format!("controller {leader} leads; ")
+        }
+        _ => String::new(),
+    };
+    match known {
+        [] => format!("{leads}the others answer"),
+        known => {
+            format!("{leads}the others answer; the controllers of the group are at {}", known.join(", "))
+        }
+    }
 }
 
 /// Whether an actuator that has joined may say that it has another address on the underlay now.

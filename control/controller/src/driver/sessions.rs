@@ -98,6 +98,11 @@ impl Sessions {
         (!sessions.is_empty()).then_some(ToActuator::Controllers { number, sessions })
     }
 
+    /// Where the controllers are, as far as this one knows.
+    pub fn known_controllers(&self) -> Vec<String> {
+        locked(&self.controllers).1.clone()
+    }
+
     /// Tells everybody where the controllers are, when that is new.
     pub fn set_controllers(&self, number: u64, sessions: Vec<String>) {
         {

@@ -9,6 +9,7 @@ use crate::Error;
 use std::collections::BTreeSet;
 use std::fmt;
 use std::sync::{Arc, Mutex};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use weir_base::ordered_time::{OrderedTime, Reading, State, View};
 use weir_base::world::Clock;
 use weir_model::Version;
@@ -81,6 +82,14 @@ impl TimeKeeper {
     /// Wall time, as the group has it.
     pub fn wall_ms(&self) -> u64 {
         self.with(|time, steady_ms| time.wall_ms(steady_ms))
+    }
+
+    /// What the clocks of a majority say, and this machine's own while too few are known: what judges and makes certificates, so that a
+    /// member whose clock is wrong takes what the others take. Not ordered time, which goes on without the clocks where they are far from it.
+    pub fn by_clocks(&self) -> SystemTime {
+        let clocks_ms = self.clocks_ms().filter(|clocks_ms| *clocks_ms > 0);
+        let since = Duration::from_millis(clocks_ms.unwrap_or_else(|| self.clock.wall_ms()));
+        UNIX_EPOCH.checked_add(since).unwrap_or_else(SystemTime::now)
     }
 
     /// The latest time that a proposal may have.

@@ -29,8 +29,17 @@ const BATCH_BYTES_MAX: usize = 1 << 20;
 
 /// What callers ask for.
 pub(super) enum Job {
-    Submit { operation: Operation, reply: oneshot::Sender<Result<Outcome, Error>> },
-    Read { query: Query, staleness_ms: u64, reply: oneshot::Sender<Result<(Version, Answer), Error>> },
+    Submit {
+        operation: Operation,
+        since: Instant,
+        reply: oneshot::Sender<Result<Outcome, Error>>,
+    },
+    Read {
+        query: Query,
+        staleness_ms: u64,
+        since: Instant,
+        reply: oneshot::Sender<Result<(Version, Answer), Error>>,
+    },
 }
 
 struct Submission {
@@ -186,14 +195,14 @@ impl Driver {
     }
 
     fn take(&mut self, job: Job) {
-        let (number, since) = (self.number(), Instant::now());
+        let number = self.number();
         match job {
-            Job::Submit { operation, reply } => {
+            Job::Submit { operation, since, reply } => {
                 let operation = to_operation(&operation);
                 self.pending.insert(number, Submission { operation, reply, since, sendings: 0 });
                 self.unsent.insert(number);
             }
-            Job::Read { query, staleness_ms, reply } => {
+            Job::Read { query, staleness_ms, since, reply } => {
                 let query = to_query(&query);
                 self.readings.insert(number, Reading { query, staleness_ms, reply, since });
                 self.unread.insert(number);
@@ -403,7 +412,11 @@ impl Driver {
                 }
             }
             (Some(server_batch::Body::Submitted(reply)), What::Submissions(numbers)) => {
-                self.settle(open.client, numbers, reply.outcomes);
+                if self.settle(open.client, numbers, reply.outcomes) {
+                    // Another one is opened, and perhaps forgotten as soon.
+                    connection.quiet_until = Some(Instant::now() + self.pause.next());
+                    return None;
+                }
             }
             (Some(server_batch::Body::Read(reply)), What::Readings(numbers)) => {
                 let mut answers = reply.answers.into_iter();
@@ -423,12 +436,14 @@ impl Driver {
         None
     }
 
-    fn settle(&mut self, client: u64, numbers: Vec<u64>, outcomes: Vec<p::Outcome>) {
-        let mut outcomes = outcomes.into_iter();
+    /// Tells whether the store has forgotten the client.
+    fn settle(&mut self, client: u64, numbers: Vec<u64>, outcomes: Vec<p::Outcome>) -> bool {
+        let (mut outcomes, mut is_unknown) = (outcomes.into_iter(), false);
         for number in numbers {
             let found = outcomes.next().ok_or_else(|| crate::ConvertError::missing("an outcome"));
             let found = found.and_then(outcome);
             if let Ok(Outcome::Refused(refusal @ Refusal::UnknownClient { .. })) = &found {
+                is_unknown = true;
                 self.client = if self.client == client { 0 } else { self.client };
                 // What was sent this once was not done. An earlier sending may have been, before the store
                 // forgot the client.
@@ -444,6 +459,7 @@ impl Driver {
                 let _ = submission.reply.send(found.map_err(Error::Answer));
             }
         }
+        is_unknown
     }
 
     fn problem(&mut self, connection: &mut Connection, problem: p::Problem, what: What) -> Option<Left> {
@@ -464,7 +480,10 @@ impl Driver {
                             }
                         }
                     }
-                    What::Readings(numbers) => self.unread.extend(numbers),
+                    // One that was given up meanwhile would be asked for again and again, and never be taken out.
+                    What::Readings(numbers) => {
+                        self.unread.extend(numbers.into_iter().filter(|one| self.readings.contains_key(one)));
+                    }
                 }
             }
             Code::Denied | Code::Invalid => self.fail(what),

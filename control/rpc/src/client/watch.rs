@@ -1,4 +1,7 @@
 //! A watch that goes on where it was when its connection broke.
+//!
+//! It waits for changes as long as it takes, and not for servers: when it has reached none for [`ClientSettings::give_up_ms`], it says so. It
+//! goes on where it was when it is asked again.
 
 use super::ClientSettings;
 use super::pause::Pause;
@@ -36,6 +39,9 @@ pub struct Watch {
     endpoint: usize,
     /// Since when no server is as far as it.
     ahead: Option<Instant>,
+    /// Since when no server is reached.
+    without: Option<Instant>,
+    trouble: String,
     pause: Pause,
 }
 
@@ -45,7 +51,9 @@ impl Watch {
         from: Option<Version>,
         filters: Vec<WatchFilter>,
     ) -> Watch {
-        Watch { settings, filters, from, stream: None, endpoint: 0, ahead: None, pause: Pause::new() }
+        let trouble = "no server was tried yet".to_owned();
+        let (stream, pause) = (None, Pause::new());
+        Watch { settings, filters, from, stream, endpoint: 0, ahead: None, without: None, trouble, pause }
     }
 
     /// Where to resume from; `None` before the first answer of a watch from now on.
@@ -58,7 +66,8 @@ impl Watch {
     ///
     /// # Errors
     /// [`Error::WatchTooOld`]: read the tables, and watch from the version of that read. [`Error::WatchAhead`]: no server is as far, for
-    /// long: this is no version of this domain. [`Error::Denied`].
+    /// long: this is no version of this domain. [`Error::Denied`]. [`Error::Unavailable`]: no server is reached, for long; asked again, it goes
+    /// on where it was.
     pub async fn next(&mut self) -> Result<Vec<Change>, Error> {
         loop {
             let reply = match &mut self.stream {
@@ -71,7 +80,7 @@ impl Watch {
             match reply {
                 Ok(Some(reply)) => {
                     self.from = Some(Version(reply.version));
-                    self.ahead = None;
+                    (self.ahead, self.without) = (None, None);
                     self.pause.over();
                     return Ok(reply.changes.into_iter().map(change).collect());
                 }
@@ -79,9 +88,20 @@ impl Watch {
                 Err(status) => self.ended(&status)?,
             }
             self.stream = None;
-            self.endpoint = (self.endpoint + 1) % self.settings.endpoints.len();
-            tokio::time::sleep(self.pause.next()).await;
+            self.next_server().await?;
         }
+    }
+
+    /// Turns to the next server after a while, unless none was reached for long.
+    async fn next_server(&mut self) -> Result<(), Error> {
+        let limit = Duration::from_millis(self.settings.give_up_ms);
+        if self.without.get_or_insert_with(Instant::now).elapsed() >= limit {
+            self.without = None;
+            return Err(Error::Unavailable(self.trouble.clone()));
+        }
+        self.endpoint = (self.endpoint + 1) % self.settings.endpoints.len();
+        tokio::time::sleep(self.pause.next()).await;
+        Ok(())
     }
 
     async fn open(&mut self) -> Result<Option<Streaming<p::WatchReply>>, Error> {
@@ -96,25 +116,32 @@ impl Watch {
             request.metadata_mut().insert("authorization", authorization);
         }
         let endpoint = self.settings.endpoints[self.endpoint].clone();
-        let status = match self.settings.channel(&endpoint).await {
-            Ok(channel) => {
-                let mut client = StoreClient::new(channel).max_decoding_message_size(MESSAGE_BYTES_MAX);
-                match client.watch(request).await {
-                    Ok(stream) => return Ok(Some(stream.into_inner())),
-                    Err(status) => status,
-                }
-            }
-            Err(Error::Unavailable(reason)) => tonic::Status::unavailable(reason),
-            Err(other) => return Err(other),
+        let limit = Duration::from_millis(self.settings.try_ms);
+        let late = |_| tonic::Status::unavailable(format!("{endpoint} does not answer"));
+        let begun = async {
+            let channel = match self.settings.channel(&endpoint).await {
+                Ok(channel) => channel,
+                Err(Error::Unavailable(reason)) => return Ok(Err(tonic::Status::unavailable(reason))),
+                Err(other) => return Err(other),
+            };
+            let mut client = StoreClient::new(channel).max_decoding_message_size(MESSAGE_BYTES_MAX);
+            Ok(client.watch(request).await)
         };
-        self.ended(&status)?;
-        self.endpoint = (self.endpoint + 1) % self.settings.endpoints.len();
-        tokio::time::sleep(self.pause.next()).await;
+        let begun = match tokio::time::timeout(2 * limit, begun).await {
+            Ok(begun) => begun?,
+            Err(over) => Err(late(over)),
+        };
+        match begun {
+            Ok(stream) => return Ok(Some(stream.into_inner())),
+            Err(status) => self.ended(&status)?,
+        }
+        self.next_server().await?;
         Ok(None)
     }
 
     /// Whether it can be tried again.
     fn ended(&mut self, status: &tonic::Status) -> Result<(), Error> {
+        self.trouble = status.message().to_owned();
         match status.code() {
             Code::OutOfRange => Err(Error::WatchTooOld(status.message().into())),
             Code::FailedPrecondition if self.ahead.is_some_and(|since| since.elapsed() > AHEAD_MAX) => {
@@ -123,6 +150,7 @@ impl Watch {
             // A server that was behind, or has just begun, is as far in a moment.
             Code::FailedPrecondition => {
                 self.ahead.get_or_insert_with(Instant::now);
+                self.without = None;
                 Ok(())
             }
             Code::PermissionDenied | Code::Unauthenticated | Code::InvalidArgument => {

@@ -36,14 +36,23 @@ impl Authority {
     }
 
     fn make(&self, name: &str) -> Made {
+        self.make_from(name, 1975)
+    }
+
+    /// Good from the first day of a year on.
+    fn make_from(&self, name: &str, year: i32) -> Made {
         let key = KeyPair::generate().unwrap();
-        let params = CertificateParams::new(vec![name.to_owned()]).unwrap();
+        let mut params = CertificateParams::new(vec![name.to_owned()]).unwrap();
+        params.not_before = rcgen::date_time_ymd(year, 1, 1);
         let certificate = params.signed_by(&key, &self.issuer).unwrap().der().clone();
         Made { certificate, key: PrivatePkcs8KeyDer::from(key.serialize_der()).into() }
     }
 
     fn server(&self) -> Arc<rustls::ServerConfig> {
-        let Made { certificate, key } = self.make("store.test");
+        self.server_showing(self.make("store.test"))
+    }
+
+    fn server_showing(&self, Made { certificate, key }: Made) -> Arc<rustls::ServerConfig> {
         let verifier =
             WebPkiClientVerifier::builder_with_provider(self.roots.clone(), provider()).build().unwrap();
         let config = rustls::ServerConfig::builder_with_provider(provider())
@@ -138,4 +147,28 @@ async fn certificates_and_namespaces_keep_tenants_apart() {
         ClientSettings { tls: Some(Authority::new().client("x")), give_up_ms: 50, ..as_whom(Some("admin")) };
     let error = Client::new(stranger).unwrap().put("red/a", b"k", *b"1").await.unwrap_err();
     assert!(matches!(error, Error::Unavailable(_)), "{error}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn whose_clock_makes_a_certificate_bad_is_told_so_within_its_time() {
+    let dir = tempfile::tempdir().unwrap();
+    let authority = Authority::new();
+    // By the clock of this machine; as if that were years behind.
+    let tls = authority.server_showing(authority.make_from("store.test", 3000));
+    let server = Server::start_with(dir.path(), LocalSettings::default(), Some(tls), by_token()).await;
+    let client = Client::new(ClientSettings {
+        tls: Some(authority.client("somebody")),
+        server_name: Some("store.test".into()),
+        token: Some("admin".into()),
+        give_up_ms: 200,
+        ..server.settings()
+    });
+    let client = client.unwrap();
+    let written = client.put("t/a", b"k", *b"1").await.unwrap_err();
+    let watched = client.watch(None, vec![]).next().await.unwrap_err();
+    for error in [written, watched] {
+        let is_told =
+            |text: &str| text.contains("is not valid yet, for") && text.contains("set this clock right");
+        assert!(matches!(&error, Error::Unavailable(text) if is_told(text)), "{error}");
+    }
 }

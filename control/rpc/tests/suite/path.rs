@@ -168,3 +168,44 @@ async fn nobody_there_is_said_and_nothing_was_done() {
     let client = weir_rpc::client::Client::new(settings).unwrap();
     table(&client, "t/a", TableOptions::default()).await;
 }
+
+/// What takes connections and says nothing.
+async fn silent() -> (tokio::net::TcpListener, weir_rpc::client::ClientSettings) {
+    let listener = tokio::net::TcpListener::bind(("127.0.0.1", 0)).await.unwrap();
+    let mut settings = weir_rpc::client::ClientSettings::new([listener.local_addr().unwrap().to_string()]);
+    (settings.try_ms, settings.give_up_ms, settings.waiting_max) = (20, 300, 1);
+    (listener, settings)
+}
+
+/// Longest wait for what must end by itself. Never a measure of anything.
+const BOUND: std::time::Duration = std::time::Duration::from_secs(60);
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn every_call_ends_also_one_that_waits_for_a_place() {
+    let (_listener, settings) = silent().await;
+    let client = weir_rpc::client::Client::new(settings).unwrap();
+    let callers: Vec<_> = (0..50)
+        .map(|_| {
+            let client = client.clone();
+            tokio::spawn(async move { client.put("t/a", b"k", *b"1").await.unwrap_err().to_string() })
+        })
+        .collect();
+    let mut said = Vec::new();
+    for caller in callers {
+        said.push(tokio::time::timeout(BOUND, caller).await.unwrap().unwrap());
+    }
+    // One is tried and one is in the queue; whoever is behind them waits in its own time, and not in theirs behind each other.
+    assert!(said.iter().any(|one| one.contains("wait already")), "{said:?}");
+    assert!(said.iter().any(|one| one.contains("does not answer")), "{said:?}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_watch_says_that_it_reaches_nobody_and_goes_on_when_it_is_asked_again() {
+    let (_listener, settings) = silent().await;
+    let client = weir_rpc::client::Client::new(settings).unwrap();
+    let mut watch = client.watch(None, vec![]);
+    for _ in 0..2 {
+        let error = tokio::time::timeout(BOUND, watch.next()).await.unwrap().unwrap_err();
+        assert!(matches!(&error, Error::Unavailable(text) if text.contains("does not answer")), "{error}");
+    }
+}

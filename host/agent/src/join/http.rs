@@ -1,6 +1,6 @@
 //! One HTTPS request with a bounded answer. HTTP/1.0, so that the answer ends with the stream.
 
-use crate::session::tls::split_address;
+use crate::session::tls::{clock_words, split_address};
 use rustls::ClientConfig;
 use rustls::pki_types::ServerName;
 use std::sync::Arc;
@@ -43,8 +43,10 @@ async fn exchange(
     let (host, port) = parse_base(base)?;
     let name = ServerName::try_from(host.to_string()).map_err(|error| error.to_string())?;
     let stream = TcpStream::connect((host, port)).await.map_err(|error| error.to_string())?;
-    let mut stream =
-        TlsConnector::from(config).connect(name, stream).await.map_err(|error| format!("TLS: {error}"))?;
+    let mut stream = TlsConnector::from(config)
+        .connect(name, stream)
+        .await
+        .map_err(|error| clock_words(&error).unwrap_or_else(|| format!("TLS: {error}")))?;
     let authority = base.trim_start_matches("https://").trim_end_matches('/');
     let head = format!(
         "POST {path} HTTP/1.0\r\nHost: {authority}\r\nContent-Type: application/json\r\n\

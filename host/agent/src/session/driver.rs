@@ -8,10 +8,11 @@
 //! The sessions share the switch. What it acks and reports goes to every session; its state and its answers go to the
 //! one that asked: states come in the order in which they were asked for, and the number of a question says whose it is.
 
+mod keys;
 mod planes;
 
 use super::renewal::{self, LOOK_S, Renewal};
-use super::rotation::{Rotation, Step};
+use super::rotation::Rotation;
 use super::shares::{Combined, Shares};
 use super::stream::{Stream, StreamEvent, TO_CONTROLLER_MAX};
 use super::{Counters, Input, Output, Report, Session, Settings};
@@ -98,8 +99,10 @@ struct Driver {
     turn: usize,
     /// Sessions that have come about: they take the places of older ones with the same controller.
     came: Vec<u64>,
-    /// What controllers said of a change of keys.
-    about_keys: Vec<ToActuator>,
+    /// What controllers said of a change of keys, with where they are.
+    about_keys: Vec<(String, ToActuator)>,
+    /// The controller that last took a step of a change of keys: it is asked for the next one, and others when it does not take that.
+    takes_changes: Option<String>,
     /// A session has come about: look at the certificate now.
     look_soon: bool,
     /// Of sessions that ended.
@@ -185,6 +188,7 @@ impl Driver {
             turn: 0,
             came: Vec::new(),
             about_keys: Vec::new(),
+            takes_changes: None,
             look_soon: false,
             counted: Counters::default(),
         };
@@ -367,7 +371,8 @@ impl Driver {
                 self.generation += 1;
                 let events = self.stream_events.clone();
                 let state_dir = self.plan.state_dir.clone();
-                one.stream = Some(Stream::begin(self.generation, controller, state_dir, events));
+                one.stream =
+                    Some(Stream::begin(self.generation, controller, state_dir, events, self.shared.clone()));
             }
             Output::Close => one.stream = None,
             Output::ToController(frame) => {
@@ -403,7 +408,10 @@ impl Driver {
                 self.look_soon = true;
                 self.came.push(self.sessions[at].number);
             }
-            Output::Keys(frame) => self.about_keys.push(frame),
+            Output::Keys(frame) => {
+                let from = one.address.clone();
+                self.about_keys.push((from, frame));
+            }
             Output::Certificate(pem) => {
                 let number = self.sessions[at].number;
                 self.keep_certificate(number, &pem);
@@ -466,35 +474,12 @@ impl Driver {
         }
     }
 
-    fn changes_keys(&self) -> bool {
-        self.rotation.as_ref().is_some_and(Rotation::is_open)
-    }
-
-    /// Does the next step of a change of keys, if one is under way.
-    fn rotate(&mut self) {
-        let established = |one: &&One| one.session.established();
-        let there: Vec<u64> = self.sessions.iter().filter(established).map(|one| one.number).collect();
-        let anew = there.iter().any(|number| *number >= self.anew_from);
-        let Some(rotation) = self.rotation.as_mut().filter(|_| !there.is_empty()) else { return };
-        match rotation.step(Instant::now(), anew) {
-            Ok(Step::Wait) => {}
-            Ok(Step::TellSwitch) => {
-                // A switch that does not take frames now is told again.
-                if let Some(switch) = &self.switch {
-                    let _later = switch.try_send(ToSwitch::ReadIdentity);
-                }
-            }
-            Ok(Step::Say(frame)) => {
-                self.turn += 1;
-                self.step(there[self.turn % there.len()], Input::Say(frame));
-            }
-            Err(error) => tracing::warn!(%error, "the keys cannot be changed"),
-        }
-    }
-
     /// What controllers said of a change of keys, and sessions that take the places of others.
     fn settle_sessions(&mut self) {
-        for frame in std::mem::take(&mut self.about_keys) {
+        for (from, frame) in std::mem::take(&mut self.about_keys) {
+            if !matches!(frame, ToActuator::NotRotated(_)) {
+                self.takes_changes = Some(from);
+            }
             if let Err(error) = self.hear_of_keys(frame) {
                 tracing::warn!(%error, "the keys cannot be changed");
             }
@@ -507,48 +492,6 @@ impl Driver {
                 self.counted += old.session.counters;
             }
         }
-    }
-
-    fn hear_of_keys(&mut self, frame: ToActuator) -> Result<(), crate::AgentError> {
-        let Some(rotation) = &mut self.rotation else { return Ok(()) };
-        match frame {
-            ToActuator::RotateKeys => {
-                tracing::info!("this actuator changes its keys");
-                rotation.begin()?;
-            }
-            ToActuator::Rotated { key, certificate_pem } => {
-                if let Some(new) = rotation.known(&key, &certificate_pem, SystemTime::now())? {
-                    tracing::info!("the new keys are known and in use");
-                    self.publish_certificate();
-                    self.plan.settings.identity = new;
-                    self.begin_anew();
-                }
-            }
-            ToActuator::Settled { key } if rotation.settled(&key)? => {
-                self.shared.metrics.keys_changed.count();
-                tracing::info!("the old keys are not taken any more");
-            }
-            ToActuator::NotRotated(reason) => {
-                rotation.refused(Instant::now());
-                self.shared.metrics.keys_not_changed.count();
-                tracing::warn!(reason, "the keys are not changed yet; it is asked again");
-            }
-            _ => {}
-        }
-        Ok(())
-    }
-
-    /// Makes a session with the new certificate beside each; the old one ends when the new one is there.
-    fn begin_anew(&mut self) {
-        self.anew_from = self.next_number;
-        let mut addresses: Vec<String> = self.sessions.iter().map(|one| one.address.clone()).collect();
-        addresses.dedup();
-        // One that is not established would come with the old certificate.
-        for old in self.sessions.extract_if(.., |one| !one.session.established()) {
-            self.counted += old.session.counters;
-        }
-        addresses.into_iter().for_each(|address| self.add(address));
-        self.publish();
     }
 
     fn keep_certificate(&mut self, number: u64, pem: &str) {

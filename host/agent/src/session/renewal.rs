@@ -62,12 +62,21 @@ pub fn life(state_dir: &Path) -> Result<Life, AgentError> {
     Life::of(&certificate).map_err(|reason| AgentError::Material { what: path.display().to_string(), reason })
 }
 
+/// For how many days the certificate in a state directory is over; nothing while it is not.
+///
+/// # Errors
+/// As [`life`].
+pub fn over_for_days(state_dir: &Path, now: SystemTime) -> Result<Option<i64>, AgentError> {
+    let over_s = unix_s(now).saturating_sub(life(state_dir)?.until_s);
+    Ok((over_s > 0).then_some(over_s / 86_400))
+}
+
 /// Whether the certificate in a state directory is over.
 ///
 /// # Errors
 /// As [`life`].
 pub fn is_over(state_dir: &Path, now: SystemTime) -> Result<bool, AgentError> {
-    Ok(unix_s(now) > life(state_dir)?.until_s)
+    Ok(over_for_days(state_dir, now)?.is_some())
 }
 
 /// See the module.

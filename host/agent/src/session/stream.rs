@@ -2,10 +2,13 @@
 
 use super::CONNECT_TIMEOUT_MS;
 use super::renewal;
-use super::tls::{session_config, split_address};
+use super::tls::{clock_words, session_config, split_address};
+use crate::metrics::Metrics;
+use crate::shared::Shared;
 use crate::wire::{read_frame, write_frame};
 use rustls::pki_types::ServerName;
 use std::path::Path;
+use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 use tokio::io::{AsyncWriteExt, BufReader, BufWriter};
 use tokio::net::TcpStream;
@@ -13,6 +16,7 @@ use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
 use tokio_rustls::TlsConnector;
 use tokio_rustls::client::TlsStream;
+use weir_base::codec::CodecError;
 use weir_model::session::{ToActuator, ToController};
 
 /// Most frames waiting to be sent to a controller.
@@ -48,15 +52,16 @@ impl Stream {
         controller: String,
         state_dir: std::path::PathBuf,
         events: mpsc::Sender<(u64, StreamEvent)>,
+        shared: Arc<Shared>,
     ) -> Stream {
         let (sender, receiver) = mpsc::channel(TO_CONTROLLER_MAX);
         let task = tokio::spawn(async move {
-            let reason = match open(&controller, &state_dir).await {
+            let reason = match open(&controller, &state_dir, &shared.metrics).await {
                 Ok(stream) => {
                     if events.send((generation, StreamEvent::Connected)).await.is_err() {
                         return;
                     }
-                    serve(stream, generation, &events, receiver).await
+                    serve(stream, generation, (&events, &shared.metrics), receiver).await
                 }
                 Err(reason) => reason,
             };
@@ -67,15 +72,17 @@ impl Stream {
 }
 
 /// Connects and shakes hands. Certificates are read each time, so that renewed ones are used.
-async fn open(controller: &str, state_dir: &Path) -> Result<TlsStream<TcpStream>, String> {
+async fn open(controller: &str, state_dir: &Path, metrics: &Metrics) -> Result<TlsStream<TcpStream>, String> {
     let (host, port) = split_address(controller)?;
     let name = ServerName::try_from(host.to_string()).map_err(|error| error.to_string())?;
-    if renewal::is_over(state_dir, SystemTime::now()).map_err(|error| error.to_string())? {
-        return Err(
-            "the certificate of this actuator is over: start it once with a new token (WEIR_JOIN_TOKEN) \
-                    ('weir token' makes one)"
-                .to_string(),
-        );
+    if let Some(days) =
+        renewal::over_for_days(state_dir, SystemTime::now()).map_err(|error| error.to_string())?
+    {
+        metrics.session_clock_faults.count();
+        return Err(format!(
+            "the certificate of this actuator is over, since {days} days by the clock of this machine: set the clock right if it is \
+             wrong; else start it once with a new token (WEIR_JOIN_TOKEN) ('weir token' makes one)"
+        ));
     }
     let config = session_config(state_dir).map_err(|error| error.to_string())?;
     let limit = Duration::from_millis(CONNECT_TIMEOUT_MS);
@@ -87,7 +94,14 @@ async fn open(controller: &str, state_dir: &Path) -> Result<TlsStream<TcpStream>
     tokio::time::timeout(limit, TlsConnector::from(config).connect(name, stream))
         .await
         .map_err(|_| "it does not finish the TLS handshake".to_string())?
-        .map_err(|error| format!("TLS: {error}"))
+        .map_err(|error| told(clock_words(&error), &format!("TLS: {error}"), metrics))
+}
+
+/// Why there is no session, with the clock named where it is that.
+fn told(clock: Option<String>, other: &str, metrics: &Metrics) -> String {
+    let Some(words) = clock else { return other.to_owned() };
+    metrics.session_clock_faults.count();
+    words
 }
 
 fn keep_alive(stream: &TcpStream) -> rustix::io::Result<()> {
@@ -104,7 +118,7 @@ fn keep_alive(stream: &TcpStream) -> rustix::io::Result<()> {
 async fn serve(
     stream: TlsStream<TcpStream>,
     generation: u64,
-    events: &mpsc::Sender<(u64, StreamEvent)>,
+    (events, metrics): (&mpsc::Sender<(u64, StreamEvent)>, &Metrics),
     mut frames: mpsc::Receiver<ToController>,
 ) -> String {
     let (read, write) = tokio::io::split(stream);
@@ -117,7 +131,14 @@ async fn serve(
                         return "the agent ends".to_string();
                     }
                 }
-                Err(error) => return error.to_string(),
+                Err(error) => {
+                    // What the other side finds wrong with our certificate comes behind the handshake.
+                    let words = match &error {
+                        CodecError::Io(error) => clock_words(error),
+                        _ => None,
+                    };
+                    return told(words, &error.to_string(), metrics);
+                }
             }
         }
     };

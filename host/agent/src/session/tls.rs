@@ -11,7 +11,10 @@ use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName, UnixTime};
 use rustls::server::WebPkiClientVerifier;
 use rustls::server::danger::ClientCertVerifier;
-use rustls::{CertificateError, ClientConfig, DigitallySignedStruct, Error, RootCertStore, SignatureScheme};
+use rustls::{
+    AlertDescription, CertificateError, ClientConfig, DigitallySignedStruct, Error, RootCertStore,
+    SignatureScheme,
+};
 use sha2::{Digest as _, Sha256};
 use std::path::Path;
 use std::sync::Arc;
@@ -192,6 +195,30 @@ pub fn pinned_config(fingerprint: [u8; 32]) -> Result<Arc<ClientConfig>, AgentEr
         .with_custom_certificate_verifier(Arc::new(verifier))
         .with_no_client_auth();
     Ok(Arc::new(config))
+}
+
+/// What a person is told of an error below which TLS found a certificate out of its time; nothing for other errors.
+pub fn clock_words(error: &std::io::Error) -> Option<String> {
+    use CertificateError::{Expired, ExpiredContext, NotValidYet, NotValidYetContext};
+    let days = |from: UnixTime, to: UnixTime| to.as_secs().saturating_sub(from.as_secs()) / 86_400;
+    let what = match error.get_ref()?.downcast_ref::<Error>()? {
+        Error::InvalidCertificate(NotValidYetContext { time, not_before }) => {
+            format!("is not valid yet, for {} days", days(*time, *not_before))
+        }
+        Error::InvalidCertificate(ExpiredContext { time, not_after }) => {
+            format!("is over, since {} days", days(*not_after, *time))
+        }
+        Error::InvalidCertificate(NotValidYet) => "is not valid yet".to_owned(),
+        Error::InvalidCertificate(Expired) => "is over".to_owned(),
+        Error::AlertReceived(AlertDescription::CertificateExpired) => {
+            let words = "it says that our certificate is out of its time: its clock is wrong, or the one that the certificate was made by";
+            return Some(words.to_owned());
+        }
+        _ => return None,
+    };
+    Some(format!(
+        "its certificate {what} by the clock of this machine: set this clock right, or the controller's"
+    ))
 }
 
 /// Splits `host:port`, with brackets around IPv6.

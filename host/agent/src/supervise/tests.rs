@@ -130,6 +130,47 @@ async fn a_child_that_dies_is_started_again() {
     assert!(!alive(scene.pids("agents")[1]) && !alive(scene.pids("switches")[1]));
 }
 
+/// Whether a condition holds at some time within a while. Never a measure of anything.
+async fn comes(mut holds: impl FnMut() -> bool) -> bool {
+    for _ in 0..200 {
+        if holds() {
+            return true;
+        }
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+    false
+}
+
+/// Aborts the switch that was started last, and tells whether another one comes without a wait: any would be an hour.
+async fn comes_back_at_once(scene: &Scene) -> bool {
+    let pids = scene.pids("switches");
+    let _ = rustix::process::kill_process(Pid::from_raw(pids[pids.len() - 1]).unwrap(), Signal::ABORT);
+    comes(|| scene.pids("switches").len() > pids.len()).await
+}
+
+#[tokio::test]
+async fn a_switch_that_aborts_comes_back_at_once_and_again_when_it_has_lived_for_a_while() {
+    // A program that another test is just starting may have the lock for a moment; that costs a start, and here an hour.
+    for attempt in 1.. {
+        let mut scene = Scene::new(true);
+        (scene.config.backoff_min_ms, scene.config.backoff_max_ms) = (3_600_000, 3_600_000);
+        let (stop, task) = scene.start();
+        until("the switch runs", || !scene.pids("switches").is_empty()).await;
+        let mut comes_back = comes_back_at_once(&scene).await;
+        if comes_back {
+            // It is not the second crash of a row.
+            tokio::time::sleep(Duration::from_millis(STEADY_MS)).await;
+            comes_back = comes_back_at_once(&scene).await;
+        }
+        stop.send(true).unwrap();
+        task.await.unwrap();
+        if comes_back {
+            return;
+        }
+        assert!(attempt < 3, "it waits: {:?}", scene.pids("switches"));
+    }
+}
+
 #[tokio::test]
 async fn the_switch_stays_is_adopted_and_is_replaced_when_it_dies() {
     let scene = Scene::new(false);
@@ -233,7 +274,8 @@ async fn of_two_in_one_directory_the_second_is_told() {
     assert!(error.contains("another agent runs"), "{error}");
     stop.send(true).unwrap();
     task.await.unwrap();
-    RunLock::take(&scene.config.supervisor_lock, "supervisor").unwrap();
+    // A program that another test is just starting may have it for a moment.
+    until("its lock is free", || RunLock::take(&scene.config.supervisor_lock, "supervisor").is_ok()).await;
 }
 
 #[tokio::test]

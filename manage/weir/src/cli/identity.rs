@@ -8,6 +8,7 @@ use comfy_table::{Cell, Color};
 use serde::Serialize;
 use serde_json::json;
 use std::process::ExitCode;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 use weir_api::client::{Client, ClientError};
 use weir_api::types::{CertificateView, GroupMember, IdentityView, RevokeRequest, RotateRequest};
@@ -80,7 +81,7 @@ impl Identity {
                 let found = find(client, &rotate.name)?;
                 match found.kind.as_str() {
                     "controller" => rotate_controller(client, &found)?,
-                    _ => client.rotate(&RotateRequest { name: short(&found.source).to_string() })?,
+                    _ => rotate_actuator(client, &found)?,
                 }
                 let words = format!("{} has new keys, and the old ones are rejected.", rotate.name);
                 output::done(rotate.output.output, json!({"rotated": rotate.name}), &words)?;
@@ -90,6 +91,35 @@ impl Identity {
             }
         }
         Ok(ExitCode::SUCCESS)
+    }
+}
+
+/// Has a host or gateway change its keys, and tells how far it is meanwhile.
+fn rotate_actuator(client: &Client, found: &IdentityView) -> Result<(), Failure> {
+    let request = RotateRequest { name: short(&found.source).to_string() };
+    let ended = AtomicBool::new(false);
+    let rotated = std::thread::scope(|scope| {
+        scope.spawn(|| tell_progress(client, found, &ended));
+        let rotated = client.rotate(&request);
+        ended.store(true, Ordering::Release);
+        rotated
+    });
+    Ok(rotated?)
+}
+
+/// Says once when the new key is known. What cannot be asked is not told: the command itself says how it ended.
+fn tell_progress(client: &Client, before: &IdentityView, ended: &AtomicBool) {
+    let name = short(&before.source);
+    tell!("{name} is asked to make new keys");
+    while !ended.load(Ordering::Acquire) {
+        std::thread::sleep(KNOWN_LOOK);
+        let listed = client.identities().map(|list| list.items).unwrap_or_default();
+        let now = listed.into_iter().find(|one| one.source == before.source);
+        if now.is_some_and(|now| now.key != before.key && now.previous.is_some()) {
+            return tell!(
+                "{name} has its new key; the old one is taken for some seconds more, for what it has signed"
+            );
+        }
     }
 }
 

@@ -17,10 +17,10 @@ use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 use tokio::net::TcpListener;
 use tokio::sync::Semaphore;
-use weir_api::pki::{CONTROLLER_RENEWAL, Refuses, Shown, refusing_server_config};
+use weir_api::pki::{CONTROLLER_RENEWAL, Now, Refuses, Shown, refusing_server_config};
 use weir_api::server::{Admins, finished, router};
 use weir_apps::fabric::tables::RESOURCES;
 use weir_apps::fabric::{Fabric, FabricSettings};
@@ -258,13 +258,27 @@ async fn rot_when_told(handle: ControllerHandle, state_dir: PathBuf) {
     }
 }
 
-/// Shows a new certificate long before the one before is over. Never ends.
-async fn show_anew(shown: &Shown, state: &State) {
+/// How often it is looked whether this controller's certificate is in its time.
+const CERTIFICATE_LOOK: Duration = Duration::from_secs(2);
+/// A certificate that was made so long before its time is made anew: half of what it is good before that.
+const CLOCK_WRONG: Duration = Duration::from_secs(30 * 60);
+
+/// Shows a new certificate long before the one before is over, and when the one before was made by a clock that is wrong by those
+/// of the group: others would not take it. Never ends.
+async fn show_anew(shown: &Shown, state: &State, time: &TimeKeeper) {
+    let mut made_at = SystemTime::now();
     loop {
-        tokio::time::sleep(CONTROLLER_RENEWAL).await;
-        let renewed = state.controller_certificate().map_err(|error| error.to_string());
-        if let Err(error) = renewed.and_then(|made| shown.show(&made).map_err(|error| error.to_string())) {
-            tracing::error!(error, "the certificate of this controller was not renewed");
+        tokio::time::sleep(CERTIFICATE_LOOK).await;
+        let now = time.by_clocks();
+        let early = made_at.duration_since(now).is_ok_and(|early| early > CLOCK_WRONG);
+        let old = now.duration_since(made_at).is_ok_and(|age| age > CONTROLLER_RENEWAL);
+        if !early && !old {
+            continue;
+        }
+        let renewed = state.controller_certificate(now).map_err(|error| error.to_string());
+        match renewed.and_then(|made| shown.show(&made).map_err(|error| error.to_string())) {
+            Ok(()) => made_at = now,
+            Err(error) => tracing::error!(error, "the certificate of this controller was not renewed"),
         }
     }
 }
@@ -305,8 +319,12 @@ async fn serve(config: ControllerConfig) -> Result<ExitCode, Failure> {
     // Who was forgotten hears in its session why it may not come; at the API it is nobody any more.
     let (of_sessions, refuses) =
         (identities::refuses(controller.handle()), identities::refuses_strangers(controller.handle()));
+    let time = controller.handle().time().clone();
+    let clocks = time.clone();
+    let now: Arc<Now> = Arc::new(move || clocks.by_clocks());
     let tls = |required, refuses: &Arc<Refuses>| {
-        refusing_server_config(shown.clone(), &ca, required, refuses.clone()).map_err(|error| wrong(&error))
+        refusing_server_config(shown.clone(), &ca, required, refuses.clone(), now.clone())
+            .map_err(|error| wrong(&error))
     };
     let (api_tls, session_tls) = (tls(false, &refuses)?, tls(true, &of_sessions)?);
     let replicas = group.as_ref().and_then(|(group, _)| group.door());
@@ -321,8 +339,9 @@ async fn serve(config: ControllerConfig) -> Result<ExitCode, Failure> {
     let admins = Admins::of_token(&state.admin_token).refusing(refuses);
     let (state, certificate_days) = (Arc::new(state), config.certificate_days);
     let (authority, state_for_certificates) = (state.clone(), state.clone());
+    let at = now.clone();
     let renewer = move |name: &Label, csr_pem: &str| {
-        let signed = authority.authority.actuator(name, csr_pem, certificate_days);
+        let signed = authority.authority.actuator(name, csr_pem, certificate_days, at());
         signed.map_err(|error| format!("the request cannot be signed: {error}"))
     };
     let access = SessionAccess {
@@ -356,7 +375,7 @@ async fn serve(config: ControllerConfig) -> Result<ExitCode, Failure> {
     tell_where(&config);
     tracing::info!(domain = %config.domain, api = %api_address, context = %context.display(), "the controller is ready");
     let ended = tokio::select! {
-        never = weir_api::serve::serve(api, &api_tls, &doors.api, service) => match never {},
+        never = weir_api::serve::serve(api, &api_tls, now, &doors.api, service) => match never {},
         ended = serve_sessions(controller.handle(), sessions, access) => {
             ended.map_err(|error| Failure::Input(error.to_string()))
         }
@@ -364,7 +383,7 @@ async fn serve(config: ControllerConfig) -> Result<ExitCode, Failure> {
         () = super::store::expire(controller.handle()) => Ok(()),
         () = domains.run() => Ok(()),
         () = rot_when_told(controller.handle(), config.state_dir.clone()) => Ok(()),
-        () = show_anew(&shown, &state_for_certificates) => Ok(()),
+        () = show_anew(&shown, &state_for_certificates, &time) => Ok(()),
         () = doors.end_untaken(controller.handle()) => Ok(()),
         () = super::stopped() => Ok(()),
     };

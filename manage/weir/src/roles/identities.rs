@@ -232,7 +232,7 @@ impl Controlled {
     pub(super) async fn make_next_key(&self) -> Result<KeyChange, ApiError> {
         let next = KeyPair::from_seed(&self.next_seed()?);
         let rotation = self.handle.rotation_to(&next);
-        let identity = self.state.controller_certificate().map_err(internal)?;
+        let identity = self.state.controller_certificate(self.handle.time().by_clocks()).map_err(internal)?;
         self.own.shown.show(&identity).map_err(internal)?;
         Ok(change(&IdentityEvent::Rotated(rotation)))
     }

@@ -13,6 +13,7 @@ use std::io;
 use std::net::IpAddr;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
+use std::time::SystemTime;
 use weir_api::client::Context;
 use weir_api::pki::{Authority, Identity, PkiError};
 use weir_model::Label;
@@ -238,7 +239,8 @@ impl State {
         let read = |path: &Path| fs::read_to_string(path).map_err(file_error(path));
         let authority =
             Authority::open(&Identity { certificate_pem: read(&certificate)?, key_pem: read(&key)? })?;
-        let server = authority.controller(advertised)?;
+        // By this machine's clock: nobody has told another yet.
+        let server = authority.controller(advertised, SystemTime::now())?;
         let admin_token = to_hex(&kept_key::<32>(dir.join("admin.token"))?);
         Ok(State {
             domain: domain.clone(),
@@ -253,12 +255,12 @@ impl State {
         })
     }
 
-    /// Another certificate of this controller, for another key.
+    /// Another certificate of this controller, for another key, good from about `now` on.
     ///
     /// # Errors
     /// [`StateError::Pki`].
-    pub fn controller_certificate(&self) -> Result<Identity, StateError> {
-        Ok(self.authority.controller(&self.advertised)?)
+    pub fn controller_certificate(&self, now: SystemTime) -> Result<Identity, StateError> {
+        Ok(self.authority.controller(&self.advertised, now)?)
     }
 
     /// The group's key pair.

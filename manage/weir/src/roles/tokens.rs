@@ -204,7 +204,7 @@ impl Controlled {
         let certificate_pem = self
             .state
             .authority
-            .actuator(&request.name, &request.csr_pem, self.certificate_days)
+            .actuator(&request.name, &request.csr_pem, self.certificate_days, self.handle.time().by_clocks())
             .map_err(|error| ApiError::invalid(format!("csr_pem: {error}")))?;
         let name = request.name.clone();
         let facts =

@@ -272,7 +272,9 @@ impl Faults {
             for server in servers {
                 match read(Chain::of_controller(client.clone(), server.clone()), &mut found) {
                     Ok(()) => asked += 1,
-                    Err(error @ Failure::Client(ClientError::Unreachable { .. })) => {
+                    Err(
+                        error @ Failure::Client(ClientError::Unreachable { .. } | ClientError::Clock { .. }),
+                    ) => {
                         tell!("{server} cannot be asked: {error}");
                         failed = failed.or(Some(error));
                     }
