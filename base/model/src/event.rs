@@ -11,7 +11,7 @@ use crate::filewall::PolicyOrder;
 use crate::health::{HealthReport, RepairOrder};
 use crate::identity::IdentityEvent;
 use crate::packet_in::PacketInReport;
-use crate::plane::{PlaneOrder, PlaneReport};
+use crate::plane::{OrderChange, PlaneOrder, PlaneReport};
 use crate::resource::ResourceId;
 use crate::signed::Signature;
 use crate::update::Refusal;
@@ -108,6 +108,8 @@ pub enum EventBody {
     Order(PlaneOrder),
     /// What a plane of a host tells of itself.
     Report(PlaneReport),
+    /// Resources and what planes are to have shall change together, all of it or none.
+    Apply(Apply),
 }
 
 /// Table of the store by which protocol an actuator speaks: `name` -> `u32`, absent where nobody said it. And `name 0 source` -> `u32`,
@@ -124,6 +126,17 @@ pub struct Transaction {
     pub mutations: Vec<Mutation>,
     /// Also delete every resource that no mutation names: a full update (row A1).
     pub replace_all: bool,
+}
+
+/// Changes of resources and of what planes are to have, which become true together.
+///
+/// A transaction by itself ([`EventBody::Intent`]) never changed what planes have, and never will: it is in logs.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Apply {
+    /// The resources. Its `replace_all` withdraws what planes have, too, where no change names it.
+    pub resources: Transaction,
+    /// Of planes; with the mutations at most [`MUTATIONS_MAX`].
+    pub orders: Vec<OrderChange>,
 }
 
 /// One change of one resource.

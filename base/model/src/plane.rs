@@ -5,7 +5,7 @@
 //! something is ordered, the process before it acts). Deciding knows bounds only. So a controller of the release before decides
 //! on a plane that it does not know as all others do, and a plane more changes no enum and no protocol.
 
-use crate::Label;
+use crate::{Label, Version};
 use serde::{Deserialize, Serialize};
 
 /// Longest name of something that a plane has, bytes.
@@ -30,6 +30,15 @@ pub struct PlaneOrder {
     pub name: String,
     /// The specification; none withdraws it.
     pub spec: Option<Vec<u8>>,
+}
+
+/// An order among other changes ([`crate::event::Apply`]).
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct OrderChange {
+    /// What the plane is to have. To withdraw what it does not have changes nothing.
+    pub order: PlaneOrder,
+    /// The version that is ordered now under the name; [`Version::ZERO`]: nothing may be.
+    pub expected: Option<Version>,
 }
 
 /// What a plane of a host tells.

@@ -1,6 +1,6 @@
 //! FileWall: all files of policies that a FileWall of a host is to have, under its name (row F).
 
-use crate::{Plane, Problem};
+use crate::{Field, Plane, Problem};
 use serde::{Deserialize, Serialize};
 use weir_model::filewall::{PolicyFile, WALLS_MAX, files_problem};
 
@@ -27,6 +27,19 @@ pub struct Report {
 impl Plane for FileWall {
     const NAME: &'static str = "filewall";
     const ABOUT: &'static str = "policies of a FileWall on the host";
+    const FIELDS: &'static [Field] = &[
+        Field::required("files", "list of fields", "All its files, 1 to 32, in the order of their names."),
+        Field::required(
+            "files.name",
+            "text",
+            "Name of the file: it ends in .yaml, .yml or .wat; policies are read in the order of names.",
+        ),
+        Field::required(
+            "files.text",
+            "text",
+            "What is in it: policies (YAML), or a module that one of them names. 131072 bytes in all.",
+        ),
+    ];
     const ORDERS_MAX: usize = WALLS_MAX;
     type Spec = Spec;
     type Report = Report;

@@ -7,6 +7,8 @@
 //!
 //! Departure: deciding does not ask. Controllers of two releases know two lists, and must decide the same.
 //!
+//! What a plane is to have under a name is a resource too, for `weir apply`: of the plane's [`Plane::KIND`].
+//!
 //! A plane more is a module with its vocabulary and one word in the list: see `docs/adding-a-plane.md`.
 
 use serde::Serialize;
@@ -31,12 +33,46 @@ impl Problem {
     }
 }
 
+/// A field of a specification, for people: what `weir explain` says.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Field {
+    /// Its path, such as `files.name`.
+    pub path: &'static str,
+    /// How it is written, such as `text` or `list of fields`.
+    pub form: &'static str,
+    /// What it is when it is left out, empty where that is nothing; none where it must be given.
+    pub default: Option<&'static str>,
+    /// What it says.
+    pub text: &'static str,
+}
+
+impl Field {
+    /// One that must be given.
+    pub const fn required(path: &'static str, form: &'static str, text: &'static str) -> Field {
+        Field { path, form, default: None, text }
+    }
+
+    /// One that may be left out, and what it is then.
+    pub const fn with_default(
+        path: &'static str,
+        form: &'static str,
+        default: &'static str,
+        text: &'static str,
+    ) -> Field {
+        Field { path, form, default: Some(default), text }
+    }
+}
+
 /// The vocabulary of a plane.
 pub trait Plane {
     /// Its name, a DNS label.
     const NAME: &'static str;
     /// What it is for, in one line.
     const ABOUT: &'static str;
+    /// The kind under which `weir apply` has what it is to have.
+    const KIND: &'static str = Self::NAME;
+    /// The fields of a specification, in the order in which they are told; none where nothing is said of them.
+    const FIELDS: &'static [Field] = &[];
     /// Most specifications at one host, at most [`ORDERS_MAX`].
     const ORDERS_MAX: usize = 64;
     /// Most bytes of a specification, at most [`SPEC_BYTES_MAX`].
@@ -80,6 +116,10 @@ pub struct Kind {
     pub name: &'static str,
     /// What it is for.
     pub about: &'static str,
+    /// The kind of its resources.
+    pub kind: &'static str,
+    /// The fields of a specification.
+    pub fields: &'static [Field],
     /// Most specifications at one host.
     pub orders_max: usize,
     /// Checks a specification.
@@ -88,6 +128,8 @@ pub struct Kind {
     pub check_report: fn(report: &[u8]) -> Result<(), Problem>,
     /// A specification in a few words; what is wrong with it when it is none.
     pub describe: fn(name: &str, spec: &[u8]) -> String,
+    /// A specification with what it leaves out as it means it; nothing when it is none. Two that say the same have the same.
+    pub normal: fn(name: &str, spec: &[u8]) -> Option<serde_json::Value>,
 }
 
 impl fmt::Debug for Kind {
@@ -106,6 +148,8 @@ impl Kind {
         Kind {
             name: P::NAME,
             about: P::ABOUT,
+            kind: P::KIND,
+            fields: P::FIELDS,
             orders_max: P::ORDERS_MAX,
             check: |name, bytes| read::<P>(name, bytes).map(drop),
             check_report: |bytes| {
@@ -118,6 +162,9 @@ impl Kind {
             describe: |name, bytes| match read::<P>(name, bytes) {
                 Ok(spec) => P::describe(name, &spec),
                 Err(problem) => format!("not readable by this release: {problem}"),
+            },
+            normal: |name, bytes| {
+                read::<P>(name, bytes).ok().and_then(|spec| serde_json::to_value(spec).ok())
             },
         }
     }
@@ -143,6 +190,12 @@ planes! {
 /// The plane of a list that has this name.
 pub fn find<'a>(planes: &'a [Kind], name: &str) -> Option<&'a Kind> {
     planes.iter().find(|kind| kind.name == name)
+}
+
+/// The plane of a list whose resources are of a kind, also in the plural.
+pub fn of_kind<'a>(planes: &'a [Kind], kind: &str) -> Option<&'a Kind> {
+    let named = |wanted: &str| planes.iter().find(|plane| plane.kind == wanted);
+    named(kind).or_else(|| named(kind.strip_suffix('s')?))
 }
 
 /// What is said of a name that no plane has.

@@ -19,6 +19,13 @@ fn every_plane_of_the_list_has_a_name_of_its_own_that_can_be_one() {
     assert_eq!(names.len(), ALL.len());
     for kind in ALL {
         assert!(Label::new(kind.name).is_ok(), "{}", kind.name);
+        // It is a kind of its own, and one that can be asked for in the plural.
+        assert!(Label::new(kind.kind).is_ok() && !kind.kind.ends_with('s'), "{}", kind.kind);
+        assert!(kind.kind.parse::<weir_model::resource::Kind>().is_err(), "{}", kind.kind);
+        assert!(!["all", "device"].contains(&kind.kind), "{}", kind.kind);
+        assert_eq!(of_kind(ALL, &format!("{}s", kind.kind)).unwrap().name, kind.name);
+        let clash = |other: &&Kind| other.name != kind.name && [other.name, other.kind].contains(&kind.kind);
+        assert!(!ALL.iter().any(|other| clash(&other)), "{}", kind.kind);
         assert!(!kind.about.is_empty() && kind.orders_max > 0, "{}", kind.name);
         // What is no specification of anybody is none of this one.
         assert_eq!((kind.check)("x", b"\xff").unwrap_err().field, "spec", "{}", kind.name);
@@ -38,7 +45,13 @@ fn what_is_wrong_is_told_by_its_field() {
     assert!(said("wall", r#"{"files":[],"more":1}"#).contains("unknown field `more`"));
     let large = vec![b' '; SPEC_BYTES_MAX + 1];
     assert!((wall.check)("wall", &large).unwrap_err().allowed.contains("at most 131072 bytes"));
-    assert!(find(ALL, "nobody").is_none());
+    assert!(
+        find(ALL, "nobody").is_none() && of_kind(ALL, "nobodys").is_none() && of_kind(ALL, "s").is_none()
+    );
+    // What says the same in other words has the same form; what is none has none.
+    let spaced = WALL.replace(',', " , ");
+    assert_eq!((wall.normal)("wall", spaced.as_bytes()), (wall.normal)("wall", WALL.as_bytes()));
+    assert_eq!((wall.normal)("wall", b"{}"), None);
     assert!(
         unknown(ALL, "nobody")
             .to_string()

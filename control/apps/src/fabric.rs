@@ -62,7 +62,9 @@ mod work;
 pub use filewall::policies_of;
 pub use health::{Health, health, repairs_of};
 pub use learned::{SeenDevice, devices_seen};
-pub use orders::{Ordered, PLANES_MAX, Reported, order_of, orders_of, reports_of};
+pub use orders::{
+    Ordered, PLANES_MAX, Reported, all_orders, has_orders, order_id, order_of, ordered, orders_of, reports_of,
+};
 pub use query::{
     ActuatorStatus, Led, actuator, actuators, desired, desired_entry, explain, network_of, offloads,
     resource, resource_counts, resources, vni_of,
@@ -232,6 +234,10 @@ impl App for Fabric {
             EventBody::Clock { .. } => {}
             EventBody::Speaks { name, protocol } => switches::speaks(&mut work, event, name, *protocol)?,
             EventBody::Order(order) => orders::order(&mut work, order)?,
+            EventBody::Apply(apply) => {
+                intent::change(&mut work, &apply.resources)?;
+                orders::change(&mut work, apply)?;
+            }
             EventBody::Report(report) => orders::note(&mut work, report, now_ms)?,
         }
         // Before the marks are used up.

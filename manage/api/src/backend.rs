@@ -1,5 +1,6 @@
 //! What the server needs of a controller.
 
+use crate::any::AnyId;
 use crate::domains::{AddDomain, DomainDescription, DomainList, DomainResponse};
 use crate::planes::{PlaneList, PlaneResponse, PlaneView};
 use crate::types::{
@@ -14,7 +15,6 @@ use std::pin::Pin;
 use tokio::sync::mpsc;
 use weir_model::Label;
 use weir_model::join::{JoinRequest, JoinResponse};
-use weir_model::resource::{Kind, ResourceId};
 
 /// Who was authenticated: the name in a client's certificate, or [`TOKEN_CALLER`]. It is signed and ordered with
 /// what the caller changes.
@@ -40,12 +40,12 @@ pub type Reply<'a, T> = Pin<Box<dyn Future<Output = Result<T, ApiError>> + Send 
 pub trait Backend: Send + Sync + 'static {
     /// Changes resources for a caller, or tells what would happen.
     fn apply(&self, caller: Caller, request: ApplyRequest) -> Reply<'_, ApplyResponse>;
-    /// Lists resources. A stale list may lack what was done last; else it has all that was acknowledged before.
-    fn list(&self, kind: Option<Kind>, network: Option<Label>, stale: bool) -> Reply<'_, ResourceList>;
+    /// Lists resources, of one kind of this release or of all. A stale list may lack what was done last; else it has all that was acknowledged before.
+    fn list(&self, kind: Option<Label>, network: Option<Label>, stale: bool) -> Reply<'_, ResourceList>;
     /// Devices that learned networks have seen, of one or of all.
     fn devices(&self, network: Option<Label>) -> Reply<'_, DeviceList>;
     /// One resource, with all that was acknowledged before.
-    fn get(&self, id: ResourceId) -> Reply<'_, ResourceView>;
+    fn get(&self, id: AnyId) -> Reply<'_, ResourceView>;
     /// Changes after a version, as they happen, each version whole. The receiver ends without a [`WatchStep::End`] when it did not take
     /// one in time.
     ///

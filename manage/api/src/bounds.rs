@@ -69,8 +69,13 @@ const FIELDS: &[(&str, &str, Bound)] = &[
     ("ApplyRequest", "resources", Items(0, RESOURCES_MAX)),
     ("ApplyRequest", "delete", Items(0, RESOURCES_MAX)),
     ("ApplyRequest", "expected", Items(0, RESOURCES_MAX)),
-    ("ResourceId", "network", Name),
-    ("ResourceId", "name", Name),
+    ("AnyId", "kind", Name),
+    ("AnyId", "network", Name),
+    ("AnyId", "host", Name),
+    ("AnyId", "name", Text(weir_model::plane::NAME_BYTES_MAX)),
+    ("PlaneResource", "kind", Name),
+    ("PlaneResource", "host", Name),
+    ("PlaneResource", "name", Text(weir_model::plane::NAME_BYTES_MAX)),
     ("Network", "name", Name),
     ("Network", "mtu", Whole(MTU_MIN as u64, MTU_MAX as u64)),
     ("Network", "vni", Whole(1, VNI_MAX as u64)),
@@ -158,10 +163,11 @@ const FIELDS: &[(&str, &str, Bound)] = &[
 const PARAMETERS: &[(&str, Bound)] = &[
     ("name", Name),
     ("network", Name),
+    ("place", Name),
     ("wall", Name),
     ("plane", Name),
     ("of", Text(weir_model::plane::NAME_BYTES_MAX)),
-    ("kind", Text(16)),
+    ("kind", Text(weir_base::limits::LABEL_BYTES_MAX)),
     ("id", Text(64)),
 ];
 

@@ -1,5 +1,6 @@
 //! The client: what the command line and tests speak to a controller with.
 
+use crate::any::AnyId;
 use crate::domains::{AddDomain, DomainDescription, DomainList, DomainResponse};
 use crate::pki::clock_words;
 use crate::planes::{PlaneList, PlaneRequest, PlaneResponse, PlaneView};
@@ -18,7 +19,6 @@ use std::io::{BufRead, BufReader};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 use ureq::tls::{Certificate, RootCerts, TlsConfig};
-use weir_model::resource::ResourceId;
 
 /// Largest answer read, bytes.
 const ANSWER_BYTES_MAX: u64 = 256 * 1024 * 1024;
@@ -335,8 +335,10 @@ impl Client {
     ///
     /// # Errors
     /// [`ClientError`].
-    pub fn resource(&self, id: &ResourceId) -> Result<ResourceView, ClientError> {
-        self.get(&format!("/v1/resources/{id}"))
+    pub fn resource(&self, id: &AnyId) -> Result<ResourceView, ClientError> {
+        let AnyId { kind, network, host, name } = id;
+        let place = network.as_ref().or(host.as_ref()).map(|place| format!("{place}/")).unwrap_or_default();
+        self.get(&format!("/v1/resources/{kind}/{place}{}", encoded(name)))
     }
 
     /// `GET /v1/status`.
@@ -736,9 +738,14 @@ fn refused(status: StatusCode, bytes: &[u8]) -> ClientError {
 
 /// Where something of a plane is; a name may have any characters.
 fn plane_path(actuator: &str, plane: &str, of: &str) -> String {
+    format!("/v1/actuators/{actuator}/planes/{plane}/{}", encoded(of))
+}
+
+/// A name as one part of a path.
+fn encoded(name: &str) -> String {
     let plain = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'.' | b'_' | b'~');
-    let mut path = format!("/v1/actuators/{actuator}/planes/{plane}/");
-    for byte in of.bytes() {
+    let mut path = String::new();
+    for byte in name.bytes() {
         match plain(byte) {
             true => path.push(char::from(byte)),
             false => path.push_str(&format!("%{byte:02X}")),

@@ -2,6 +2,7 @@
 
 mod planes;
 
+use crate::any::{self, AnyId};
 use crate::backend::{Backend, Caller, WatchStep};
 use crate::bounds;
 use crate::domains::{AddDomain, DomainDescription, DomainList, DomainResponse, QUESTION_BYTES_MAX};
@@ -243,8 +244,8 @@ async fn devices(backend: Shared, Asked(of): Asked<OfNetwork>) -> Result<Json<De
     backend.devices(of.network.map(label).transpose()?).await.map(Json)
 }
 
-fn parse_kind(text: &str) -> Result<Kind, ApiError> {
-    text.parse().map_err(|error| ApiError::field("request", error))
+fn parse_kind(text: &str) -> Result<Label, ApiError> {
+    any::parse_kind(text).map_err(|error| ApiError::field("request", error))
 }
 
 fn label(text: String) -> Result<Label, ApiError> {
@@ -255,19 +256,30 @@ fn label(text: String) -> Result<Label, ApiError> {
 #[utoipa::path(get, path = "/v1/resources/network/{name}", params(("name" = String, Path)),
     responses((status = 200, body = ResourceView), (status = "4XX", body = Problem)))]
 async fn get_network(backend: Shared, Named(name): Named<String>) -> Result<Json<ResourceView>, ApiError> {
-    backend.get(ResourceId { kind: Kind::Network, network: None, name: label(name)? }).await.map(Json)
+    let id = ResourceId { kind: Kind::Network, network: None, name: label(name)? };
+    backend.get(id.into()).await.map(Json)
 }
 
-/// Read a resource of a network.
-#[utoipa::path(get, path = "/v1/resources/{kind}/{network}/{name}",
-    params(("kind" = String, Path), ("network" = String, Path), ("name" = String, Path)),
+/// Read a resource of a network, or of a plane of a host: `place` is the network, or the host.
+#[utoipa::path(get, path = "/v1/resources/{kind}/{place}/{of}",
+    params(("kind" = String, Path), ("place" = String, Path), ("of" = String, Path)),
     responses((status = 200, body = ResourceView), (status = "4XX", body = Problem)))]
 async fn get_resource(
     backend: Shared,
-    Named((kind, network, name)): Named<(String, String, String)>,
+    Named((kind, place, name)): Named<(String, String, String)>,
 ) -> Result<Json<ResourceView>, ApiError> {
-    let kind = parse_kind(&kind)?;
-    backend.get(ResourceId { kind, network: Some(label(network)?), name: label(name)? }).await.map(Json)
+    // What a plane of a release that is gone has can be read still.
+    let kind = match parse_kind(&kind) {
+        Ok(kind) => kind,
+        Err(unknown) => Label::new(kind).map_err(|_| unknown)?,
+    };
+    let (network, host) = match any::network_kind(kind.as_str()) {
+        Some(_) => (Some(label(place)?), None),
+        None => (None, Some(label(place)?)),
+    };
+    let id = AnyId { kind, network, host, name };
+    id.named().map_err(|error| ApiError::field("request", error))?;
+    backend.get(id).await.map(Json)
 }
 
 #[derive(Debug, Deserialize, IntoParams)]
@@ -285,7 +297,7 @@ struct From {
 async fn watch(backend: Shared, Asked(from): Asked<From>) -> Result<Response, ApiError> {
     let from = match from.from {
         Some(from) => from,
-        None => backend.list(Some(Kind::Network), None, true).await?.version,
+        None => backend.list(Some(parse_kind(Kind::Network.as_str())?), None, true).await?.version,
     };
     let header = [(header::CONTENT_TYPE, "application/x-ndjson")];
     Ok((header, Body::from_stream(lines(backend.watch(from)?, from))).into_response())

@@ -1,5 +1,6 @@
 //! What travels over the API.
 
+pub use crate::any::{AnyId, AnyResource, PlaneResource};
 pub use crate::problem::{ApiError, NOT_LEADER, Problem};
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
@@ -7,7 +8,6 @@ use weir_model::Label;
 use weir_model::event::Role;
 use weir_model::filewall::PolicyFile;
 use weir_model::health::{HealthNote, RepairAction};
-use weir_model::resource::{Kind, Resource, ResourceId};
 
 /// Most resources of one request.
 pub const RESOURCES_MAX: usize = weir_model::event::MUTATIONS_MAX;
@@ -19,16 +19,16 @@ pub const BODY_BYTES_MAX: usize = 32 * 1024 * 1024;
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct ApplyRequest {
     /// Resources that shall be as given.
-    #[schema(value_type = Vec<Resource>)]
+    #[schema(value_type = Vec<AnyResource>)]
     #[serde(default)]
     pub resources: Vec<serde_json::Value>,
     /// Resources that shall be gone.
     #[serde(default)]
-    pub delete: Vec<ResourceId>,
+    pub delete: Vec<AnyId>,
     /// Versions that resources must have now; 0 means that it must not exist.
     #[serde(default)]
     pub expected: Vec<Expected>,
-    /// Delete every resource that is not named: a full update.
+    /// Delete every resource that is not named, also what planes of hosts have: a full update.
     #[serde(default)]
     pub replace_all: bool,
     /// Only tell what would happen.
@@ -44,7 +44,7 @@ pub struct ApplyRequest {
 #[serde(deny_unknown_fields)]
 pub struct Expected {
     /// The resource.
-    pub id: ResourceId,
+    pub id: AnyId,
     /// Its version.
     pub version: u64,
 }
@@ -67,7 +67,7 @@ pub enum Effect {
 #[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
 pub struct ResourceChange {
     /// The resource.
-    pub id: ResourceId,
+    pub id: AnyId,
     /// What happens.
     pub effect: Effect,
     /// The version that it has before, 0 when it is not there: what `expected` takes. Absent from older controllers.
@@ -131,13 +131,17 @@ pub struct ApplyResponse {
     /// Changed endpoints that are placed on a host that has not joined: they wait for it. At most 100.
     #[serde(default)]
     pub without_host: Vec<String>,
+    /// Changed resources of planes that the plane's process does not have in force within `waitMs`, and why, where that was said:
+    /// `filewall/h1/wall: …`. At most 100.
+    #[serde(default)]
+    pub not_in_force: Vec<String>,
 }
 
 /// A resource as it is.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct ResourceView {
     /// What was asked for.
-    pub resource: Resource,
+    pub resource: AnyResource,
     /// Version of its last change.
     pub version: u64,
     /// What Weir chose for it: `vni`, `mac`, `addresses`.
@@ -194,7 +198,7 @@ pub struct WatchEvent {
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub more: bool,
     /// The resource.
-    pub id: ResourceId,
+    pub id: AnyId,
     /// What it is now; absent when it is gone.
     pub item: Option<ResourceView>,
 }
@@ -623,7 +627,8 @@ pub struct KeyChange {
 #[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
 pub struct KindCount {
     /// The kind.
-    pub kind: Kind,
+    #[schema(value_type = String)]
+    pub kind: Label,
     /// How many.
     pub count: usize,
 }

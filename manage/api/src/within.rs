@@ -18,7 +18,7 @@ pub const VALUES_MAX: usize = 2_000_000;
 /// What a refusal says of a value, at most.
 const SHOWN_CHARS_MAX: usize = 64;
 /// Of these the controller says more.
-const JUDGED_BY_CONTROLLER: [(&str, &str); 2] = [("ApplyRequest", "resources"), ("ApplyRequest", "delete")];
+const JUDGED_BY_CONTROLLER: [(&str, &str); 1] = [("ApplyRequest", "resources")];
 
 /// Counts what a body holds, before it is parsed. What is no JSON is for the parser.
 ///

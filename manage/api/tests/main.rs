@@ -9,6 +9,7 @@ use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 use tokio::sync::mpsc;
 use weir_admission::{Door, Limits};
+use weir_api::any::AnyId;
 use weir_api::client::{Client, ClientError, Context};
 use weir_api::domains::*;
 use weir_api::pki::{Authority, server_config};
@@ -59,6 +60,7 @@ impl Backend for Rote {
                 in_force: false,
                 not_ready: Vec::new(),
                 without_host: Vec::new(),
+                not_in_force: Vec::new(),
             })
         })
     }
@@ -69,7 +71,7 @@ impl Backend for Rote {
             Ok(AuditPage { controller, from, links, first: 1, last: 2, head, failed: false })
         })
     }
-    fn list(&self, _: Option<Kind>, _: Option<Label>, _: bool) -> Reply<'_, ResourceList> {
+    fn list(&self, _: Option<Label>, _: Option<Label>, _: bool) -> Reply<'_, ResourceList> {
         Box::pin(async {
             match &self.0 {
                 Some(leader) => Err(ApiError::not_leader(Some(leader.clone()))),
@@ -80,7 +82,7 @@ impl Backend for Rote {
     fn devices(&self, _: Option<Label>) -> Reply<'_, DeviceList> {
         Box::pin(async { Ok(DeviceList { items: Vec::new(), more: false }) })
     }
-    fn get(&self, id: ResourceId) -> Reply<'_, ResourceView> {
+    fn get(&self, id: AnyId) -> Reply<'_, ResourceView> {
         Box::pin(async move {
             match id.name.as_str() {
                 "red" => Ok(network("red")),
@@ -477,9 +479,20 @@ fn calls_answer_and_errors_keep_their_words() {
     let (_runtime, context, _) = serve();
     let client = Client::new(context).unwrap();
     assert_eq!(client.list(Some("network"), None).unwrap().items.len(), 1);
-    let id = |name: &str| ResourceId { kind: Kind::Network, network: None, name: Label::new(name).unwrap() };
+    let id = |name: &str| {
+        let name = Label::new(name).unwrap();
+        AnyId::from(ResourceId { kind: Kind::Network, network: None, name })
+    };
     assert_eq!(client.resource(&id("red")).unwrap().version, 3);
     assert_eq!(code(client.resource(&id("blue")).unwrap_err()), "not-found");
+    // The name of what a plane has may be any text.
+    let at = Label::new("h1").unwrap();
+    let of_plane =
+        AnyId { kind: Label::new("echo").unwrap(), network: None, host: Some(at), name: "a b/ü%".into() };
+    let ClientError::Refused(error) = client.resource(&of_plane).unwrap_err() else {
+        panic!("refused expected")
+    };
+    assert_eq!(error.problem.message, "there is no echo/h1/a b/ü%");
     assert_eq!(code(client.list(Some("cloud"), None).unwrap_err()), "invalid");
     assert_eq!(code(client.status().unwrap_err()), "overloaded");
     assert_eq!(client.counters("h1").unwrap()["drops"], 2);

@@ -91,9 +91,91 @@ fn a_plane_acks_for_itself_through_a_whole_group() {
     let gone = lab.ok(&["plane", "withdraw", "h1", "echo", "good day", "--wait-s", "30"]);
     assert!(gone.contains("it is in force"), "{gone}");
     assert_eq!(has(&echo), None);
+    files(&lab, spec, &echo);
     let audit = lab.ok(&["audit", "list", "--kind", "event", "--last", "500"]);
-    for said in ["echo 'good day' at h1: say 'three'", "echo 'good day' at h1: withdrawn"] {
+    for said in [
+        "echo 'good day' at h1: say 'three'",
+        "echo 'good day' at h1: withdrawn",
+        "network/beside, echo 'good day' at h1: say 'four'",
+    ] {
         assert!(audit.contains(said), "{said}: {audit}");
     }
     lab.wait_in_step();
+}
+
+/// A network and what the toy is to say, in one file, beside what is there.
+fn file(lab: &Lab, folder: &Path, name: &str, host: &str, said: &str) -> String {
+    let there = lab.ok(&["get", "all", "-o", "yaml"]);
+    let greeting = format!("kind: echo\nhost: {host}\nname: good day\nspec:\n  text: '{said}'\n");
+    let others =
+        there.split("---\n").filter(|one| !one.contains("kind: echo") && !one.contains("name: beside"));
+    let beside = format!("kind: network\nname: {name}\n");
+    let documents: Vec<&str> = others.chain([beside.as_str(), greeting.as_str()]).collect();
+    let path = folder.join("all.yaml");
+    std::fs::write(&path, documents.join("---\n")).unwrap();
+    path.display().to_string()
+}
+
+/// Runs an apply of a file; the exit code and what was said.
+fn apply(lab: &Lab, file: &str, more: &[&str]) -> (i32, String) {
+    let output = lab.weir(&[&["apply", "-f", file, "--yes", "--wait-s", "40"], more].concat());
+    (output.status.code().unwrap(), text(&output.stdout) + &text(&output.stderr))
+}
+
+/// What planes have are resources in files beside networks; the toy's kind comes with its vocabulary.
+fn files(lab: &Lab, folder: &Path, echo: &Serving<Echo>) {
+    let four = file(lab, folder, "beside", "h1", "four");
+    let (code, told) = apply(lab, &four, &["--dry-run"]);
+    for line in ["+ network/beside", "+ echo/h1/good day", "2 to create", "plane/echo/good day"] {
+        assert!(code == 0 && told.contains(line), "{line}: {told}");
+    }
+    let differs = lab.weir(&["diff", "-f", &four]);
+    assert!(differs.status.code() == Some(4) && text(&differs.stdout).contains("+ echo/h1/good day"));
+    assert_eq!(has(echo), None, "nothing was done");
+    let version = lab.client().list(None, None).unwrap().version;
+    let (code, told) = apply(lab, &four, &[]);
+    assert!(code == 0 && told.contains("in force on every switch"), "{code}: {told}");
+    assert_eq!(has(echo).as_deref(), Some("four"));
+    let listed = lab.ok(&["get", "echos"]);
+    assert!(["h1/good day", "say 'four'", "in force"].iter().all(|said| listed.contains(said)), "{listed}");
+    assert!(lab.ok(&["status"]).contains("1 echo"));
+    // What is printed is read, and is no change.
+    std::fs::write(folder.join("again.yaml"), lab.ok(&["get", "all", "-o", "yaml"])).unwrap();
+    let again = folder.join("again.yaml").display().to_string();
+    let (code, told) = apply(lab, &again, &["--replace-all"]);
+    assert!(code == 0 && told.contains("0 to create, 0 to change, 0 to delete"), "{told}");
+    // What is pushed is the same resource, and a full update of a file without it withdraws it.
+    assert_eq!(push(lab, folder, "echo", "five").0, 0);
+    let shown = lab.ok(&["get", "echo", "h1/good day", "-o", "yaml"]);
+    assert!(shown.contains("text: five"), "{shown}");
+    lab.ok(&["plane", "push", "h1", "echo", "loud", &folder.join("spec.yaml").display().to_string()]);
+    let (code, told) = apply(lab, &four, &["--replace-all"]);
+    for line in ["- echo/h1/loud", "~ echo/h1/good day", "spec.text: five -> four"] {
+        assert!(code == 0 && told.contains(line), "{line}: {told}");
+    }
+    assert_eq!(
+        echo.with(|machine| machine.actuator().texts.clone()),
+        [("good day".into(), "four".into())].into()
+    );
+    // A watch has all of it.
+    let watched = lab.ok(&["watch", "--from", &version.to_string(), "--count", "6"]);
+    for line in ["~ echo/h1/good day", "~ echo/h1/loud", "- echo/h1/loud", "~ network/beside"] {
+        assert!(watched.contains(line), "{line}: {watched}");
+    }
+    // What the process refuses is told with its reason, and what it had stays.
+    let (code, told) = apply(lab, &file(lab, folder, "beside", "h1", "refuse"), &[]);
+    assert!(
+        code == 5 && told.contains("echo/h1/good day: refused: ") && told.contains("this word is not said"),
+        "{told}"
+    );
+    assert_eq!(has(echo).as_deref(), Some("four"));
+    // All or nothing: a host that nobody knows is named, and the network is not made.
+    let (code, told) = apply(lab, &file(lab, folder, "other", "h9", "four"), &[]);
+    assert!(code == 1 && told.contains("no host or gateway 'h9' has joined"), "{code}: {told}");
+    assert!(!lab.ok(&["get", "networks"]).contains("other"));
+    let mine = "kind: echo\nhost: h1\nname: good day\nspec: {text: x}\n---\nkind: network\nname: beside\n";
+    std::fs::write(folder.join("mine.yaml"), mine).unwrap();
+    lab.ok(&["delete", "-f", &folder.join("mine.yaml").display().to_string(), "--yes", "--wait-s", "40"]);
+    assert_eq!(has(echo), None);
+    assert_eq!(lab.weir(&["get", "echo", "h1/good day"]).status.code(), Some(1));
 }

@@ -1,5 +1,5 @@
 use super::*;
-use crate::event::{EventBody, SourceId};
+use crate::event::{Apply, EventBody, SourceId, Transaction};
 use crate::{Entry, Key};
 
 fn label(text: &str) -> Label {
@@ -60,8 +60,28 @@ fn orders_and_reports_survive_the_wire() {
     };
     let report =
         PlaneReport { plane: label("echo"), actuator: label("h1"), name: "n".into(), bytes: b"1".to_vec() };
-    for body in [EventBody::Order(order), EventBody::Report(report)] {
+    let change = OrderChange { order: order.clone(), expected: Some(Version(7)) };
+    let apply =
+        Apply { resources: Transaction { mutations: Vec::new(), replace_all: true }, orders: vec![change] };
+    for body in [EventBody::Order(order), EventBody::Report(report), EventBody::Apply(apply)] {
         let bytes = weir_base::codec::encode(&body);
         assert_eq!(weir_base::codec::decode::<EventBody>(&bytes).unwrap(), body);
     }
+}
+
+#[test]
+fn an_apply_keeps_its_bytes() {
+    let order = PlaneOrder {
+        plane: label("echo"),
+        actuator: label("h1"),
+        name: "n".into(),
+        spec: Some(b"{}".to_vec()),
+    };
+    let apply = Apply {
+        resources: Transaction { mutations: Vec::new(), replace_all: true },
+        orders: vec![OrderChange { order, expected: Some(Version(7)) }],
+    };
+    // The place of the variant, no mutations, all is replaced, one order.
+    let bytes = b"\x0f\x00\x01\x01\x04echo\x02h1\x01n\x01\x02{}\x01\x07";
+    assert_eq!(weir_base::codec::encode(&EventBody::Apply(apply)), bytes);
 }

@@ -4,6 +4,8 @@
 //! Nothing here knows a plane. Which there are and what a specification may say is asked where an order is given and where it is
 //! carried out ([`weir_model::plane`]); here only bounds count, so that a release with a plane more decides as one without it.
 //!
+//! They come one by one ([`weir_model::event::EventBody::Order`]), or as resources with others ([`Apply`]): the tables are the same.
+//!
 //! Invariants
 //! - Only who can read it is told: an actuator of which the order says that it speaks [`PLANES_SINCE`] or later. An order for one that
 //!   does not yet stands, and is given when it does.
@@ -14,8 +16,9 @@ use super::switches::spoken;
 use super::tables::{ORDERS, REPORTS, joined, name0, read};
 use super::work::{Work, reference, wrong_field};
 use serde::{Deserialize, Serialize};
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use weir_base::codec::encode;
+use weir_model::event::{Apply, MUTATIONS_MAX};
 use weir_model::plane::{ORDERS_MAX, PlaneOrder, PlaneReport, REPORTS_MAX};
 use weir_model::resource::FieldError;
 use weir_model::session::PLANES_SINCE;
@@ -53,21 +56,105 @@ pub(super) fn order(work: &mut Work<'_, '_>, order: &PlaneOrder) -> Result<(), R
     if let Some(allowed) = order.problem() {
         return Err(wrong_field(id(), FieldError::new("name", name, allowed)));
     }
-    let key = row_key(actuator, plane, name);
     match spec {
-        Some(spec) => {
-            if !work.has(ORDERS, &key) {
-                let what = || format!("orders of {plane} at {actuator}");
-                bounded(work, ORDERS, (actuator, plane), ORDERS_MAX, &what)?;
-            }
-            let ordered = Ordered { version: work.version, spec: spec.clone() };
-            work.view.put(ORDERS, &key, encode(&ordered))?;
+        Some(spec) => put(work, &At { actuator, plane, name }, spec),
+        None if work.has(ORDERS, &row_key(actuator, plane, name)) => {
+            withdraw(work, &At { actuator, plane, name });
+            Ok(())
         }
-        None if work.has(ORDERS, &key) => work.view.delete(ORDERS, &key),
-        None => return Err(reference(id(), "nothing is ordered under this name")),
+        None => Err(reference(id(), "nothing is ordered under this name")),
     }
-    work.marks.key(actuator, Key::Plane { plane: plane.clone(), name: name.clone() });
+}
+
+/// Which order: that of a plane of an actuator under a name.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+struct At<'a> {
+    actuator: &'a Label,
+    plane: &'a Label,
+    name: &'a str,
+}
+
+impl At<'_> {
+    /// As resources are named: kind, where, name.
+    fn id(&self) -> String {
+        format!("{}/{}/{}", self.plane, self.actuator, self.name)
+    }
+
+    fn row(&self) -> Vec<u8> {
+        row_key(self.actuator, self.plane, self.name)
+    }
+}
+
+fn put(work: &mut Work<'_, '_>, at: &At<'_>, spec: &[u8]) -> Result<(), Rejection> {
+    let At { actuator, plane, name } = *at;
+    let key = at.row();
+    if !work.has(ORDERS, &key) {
+        let what = || format!("orders of {plane} at {actuator}");
+        bounded(work, ORDERS, (actuator, plane), ORDERS_MAX, &what)?;
+    }
+    let ordered = Ordered { version: work.version, spec: spec.to_vec() };
+    work.view.put(ORDERS, &key, encode(&ordered))?;
+    work.marks.key(actuator, Key::Plane { plane: plane.clone(), name: name.to_owned() });
     Ok(())
+}
+
+fn withdraw(work: &mut Work<'_, '_>, at: &At<'_>) {
+    work.view.delete(ORDERS, &at.row());
+    work.marks.key(at.actuator, Key::Plane { plane: at.plane.clone(), name: at.name.to_owned() });
+}
+
+/// Decides on the orders of what is applied together, beside its resources: what goes goes first, so that it makes room. What is
+/// ordered already as it is wanted stays as it is, with its version.
+pub(super) fn change(work: &mut Work<'_, '_>, apply: &Apply) -> Result<(), Rejection> {
+    let count = apply.orders.len() + apply.resources.mutations.len();
+    if count > MUTATIONS_MAX {
+        return Err(Rejection::limit("changes of a request", count, MUTATIONS_MAX));
+    }
+    let mut wanted: BTreeMap<At<'_>, Option<&[u8]>> = BTreeMap::new();
+    for change in &apply.orders {
+        let PlaneOrder { plane, actuator, name, spec } = &change.order;
+        let at = At { actuator, plane, name };
+        if let Some(allowed) = change.order.problem() {
+            return Err(wrong_field(at.id(), FieldError::new("name", name, allowed)));
+        }
+        let found = standing(work, &at);
+        let version = found.as_ref().map_or(Version::ZERO, |ordered| ordered.version);
+        if let Some(expected) = change.expected.filter(|expected| *expected != version) {
+            return Err(Rejection::Version { resource: at.id(), expected, found: version });
+        }
+        if spec.is_some() && work.member(actuator).is_none() {
+            let problem = format!("no host or gateway '{actuator}' has joined: it must be there first");
+            return Err(reference(at.id(), problem));
+        }
+        if wanted.insert(at, spec.as_deref()).is_some() {
+            return Err(reference(at.id(), "it is named twice: name it once"));
+        }
+    }
+    if apply.resources.replace_all {
+        for (key, _) in work.view.scan(ORDERS, b"") {
+            let Some((actuator, plane, name)) = order_id(&key) else { continue };
+            let at = At { actuator: &actuator, plane: &plane, name: &name };
+            if !wanted.contains_key(&at) {
+                withdraw(work, &at);
+            }
+        }
+    }
+    for (at, _) in wanted.iter().filter(|(_, spec)| spec.is_none()) {
+        if work.has(ORDERS, &at.row()) {
+            withdraw(work, at);
+        }
+    }
+    for (at, spec) in wanted {
+        let Some(spec) = spec else { continue };
+        if standing(work, &at).is_none_or(|ordered| ordered.spec != spec) {
+            put(work, &at, spec)?;
+        }
+    }
+    Ok(())
+}
+
+fn standing(work: &Work<'_, '_>, at: &At<'_>) -> Option<Ordered> {
+    work.view.get(ORDERS, &at.row()).map(|row| read(ORDERS, &row))
 }
 
 /// Keeps a report.
@@ -154,6 +241,33 @@ impl Work<'_, '_> {
         let row = self.view.get(ORDERS, &row_key(actuator, plane, name)).filter(|_| readable)?;
         Some(Entry::Plane(read::<Ordered>(ORDERS, &row).spec))
     }
+}
+
+/// What a key of [`ORDERS`] names: actuator, plane and name; `None` when it is no such key.
+pub fn order_id(key: &[u8]) -> Option<(Label, Label, String)> {
+    let end = key.iter().position(|byte| *byte == 0)?;
+    let actuator = Label::new(std::str::from_utf8(&key[..end]).ok()?).ok()?;
+    let (plane, name) = names(&key[end + 1..])?;
+    Some((actuator, plane, name))
+}
+
+/// What is ordered, as a row of [`ORDERS`] has it; `None` when it is none.
+pub fn ordered(row: &[u8]) -> Option<Ordered> {
+    weir_base::codec::decode(row).ok()
+}
+
+/// What is ordered at all actuators: actuator, plane, name, and what. In the order of these.
+pub fn all_orders(store: &Store) -> Vec<(Label, Label, String, Ordered)> {
+    let row = |(key, cell): (&[u8], &weir_store::Cell)| {
+        let (actuator, plane, name) = order_id(key)?;
+        Some((actuator, plane, name, read(ORDERS, &cell.value)))
+    };
+    store.scan(ORDERS, b"").filter_map(row).collect()
+}
+
+/// Whether anything is ordered.
+pub fn has_orders(store: &Store) -> bool {
+    store.scan(ORDERS, b"").next().is_some()
 }
 
 fn rows<T: serde::de::DeserializeOwned>(

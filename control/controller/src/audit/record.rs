@@ -252,6 +252,7 @@ impl BadShare {
 pub fn kind_of(body: &EventBody) -> &'static str {
     match body {
         EventBody::Intent(_) => "intent",
+        EventBody::Apply(_) => "apply",
         EventBody::Joined(_) => "joined",
         EventBody::Removed { .. } => "removed",
         EventBody::Usage(_) => "usage",

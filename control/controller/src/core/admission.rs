@@ -85,6 +85,7 @@ fn tells_of_itself(name: &Label, body: &EventBody) -> bool {
         | EventBody::Repair(_)
         | EventBody::FileWall(_)
         | EventBody::Intent(_)
+        | EventBody::Apply(_)
         | EventBody::Joined(_)
         | EventBody::Domain(_)
         | EventBody::Identity(_)

@@ -421,6 +421,7 @@ impl Core {
             }
             EventBody::Identity(about) => self.identity(about, out),
             EventBody::Intent(_)
+            | EventBody::Apply(_)
             | EventBody::Usage(_)
             | EventBody::Refused { .. }
             | EventBody::Health(_)

@@ -16,7 +16,7 @@ use std::time::Duration;
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio::time::{timeout, timeout_at};
 use weir_model::domain::{DomainEvent, Fetch, SignedFetch};
-use weir_model::event::{ActuatorFacts, Event, EventBody, SignedEvent, SourceId, Transaction};
+use weir_model::event::{ActuatorFacts, Apply, Event, EventBody, SignedEvent, SourceId, Transaction};
 use weir_model::filewall::PolicyOrder;
 use weir_model::health::RepairOrder;
 use weir_model::local::{Answer, Question};
@@ -113,6 +113,15 @@ impl ControllerHandle {
         self.submit_own(EventBody::Intent(transaction), subject).await
     }
 
+    /// Changes resources and what planes are to have, for somebody whom the API authenticated: all of it or none. The caller has
+    /// checked which planes there are, and what their specifications say.
+    ///
+    /// # Errors
+    /// As [`ControllerHandle::propose`].
+    pub async fn apply(&self, subject: Option<String>, apply: Apply) -> Result<Version, Error> {
+        self.submit_own(EventBody::Apply(apply), subject).await
+    }
+
     /// Whether an event about domains would be decided on as things are, and if not, why. Nothing changes; runs beside the core.
     ///
     /// # Errors
@@ -149,10 +158,22 @@ impl ControllerHandle {
     /// # Errors
     /// The rejection that it would get.
     pub async fn dry_run(&self, transaction: Transaction) -> Result<Plan, Error> {
+        self.plan_of(EventBody::Intent(transaction)).await
+    }
+
+    /// The same of what is applied together.
+    ///
+    /// # Errors
+    /// The rejection that it would get.
+    pub async fn dry_run_apply(&self, apply: Apply) -> Result<Plan, Error> {
+        self.plan_of(EventBody::Apply(apply)).await
+    }
+
+    async fn plan_of(&self, body: EventBody) -> Result<Plan, Error> {
         let (published, shared) = (self.published(), self.shared.clone());
         let now_ms = published.now_ms.max(shared.ordered_now_ms());
         let source = SourceId("dry-run".into());
-        let event = Event { source, sequence: 0, body: EventBody::Intent(transaction) };
+        let event = Event { source, sequence: 0, body };
         let run = move || dry_run(&published.store, &shared.apps, now_ms, &event);
         Ok(tokio::task::spawn_blocking(run).await.map_err(|_| Error::Stopped)??)
     }

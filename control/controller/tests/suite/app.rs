@@ -297,6 +297,7 @@ impl App for TestApp {
             | EventBody::Domain(_)
             | EventBody::Identity(_)
             | EventBody::PacketIn(_)
+            | EventBody::Apply(_)
             | EventBody::Order(_)
             | EventBody::Report(_)
             | EventBody::Clock { .. } => {}

@@ -9,11 +9,11 @@ use serde_json::Value;
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 use std::process::ExitCode;
+use weir_api::any::AnyId;
 use weir_api::client::Client;
 use weir_api::types::{
     ApplyRequest, ApplyResponse, Effect, Expected, FieldChange, RESOURCES_MAX, ResourceChange,
 };
-use weir_model::resource::{Kind, ResourceId};
 
 /// Most planned entries shown without `--all`.
 const ENTRIES_SHOWN: usize = 20;
@@ -27,7 +27,7 @@ pub(super) struct Apply {
     /// YAML or JSON files or folders; '-' is the standard input
     #[arg(short, long = "file", required = true, value_name = "FILE")]
     files: Vec<PathBuf>,
-    /// Delete every resource that the files do not name
+    /// Delete every resource that the files do not name, also what planes of hosts have
     #[arg(long)]
     replace_all: bool,
     #[command(flatten)]
@@ -41,7 +41,7 @@ pub(super) struct Delete {
     /// Kind of the resources
     #[arg(required_unless_present = "files")]
     kind: Option<String>,
-    /// NETWORK/NAME, or NAME of a network
+    /// NETWORK/NAME, NAME of a network, or HOST/NAME of what a plane has
     #[arg(required_unless_present = "files")]
     names: Vec<String>,
     /// Delete what YAML or JSON files or folders name instead; '-' is the standard input
@@ -154,10 +154,10 @@ fn as_shown(request: ApplyRequest, planned: &ApplyResponse) -> ApplyRequest {
     }
     // By names, each with its version, and not by what is there then.
     let gone = planned.changes.iter().filter(|change| change.effect == Effect::Delete);
-    let delete: Vec<ResourceId> = gone.map(|change| change.id.clone()).collect();
+    let delete: Vec<AnyId> = gone.map(|change| change.id.clone()).collect();
     if request.resources.len() + delete.len() > RESOURCES_MAX {
         // More than a request may name: what goes is what is there then.
-        let delete: BTreeSet<ResourceId> = delete.into_iter().collect();
+        let delete: BTreeSet<AnyId> = delete.into_iter().collect();
         let named = expected.into_iter().filter(|expected| !delete.contains(&expected.id)).collect();
         return ApplyRequest { expected: named, ..request };
     }
@@ -168,7 +168,9 @@ fn as_shown(request: ApplyRequest, planned: &ApplyResponse) -> ApplyRequest {
 pub(super) fn exit(done: &ApplyResponse, waited_s: Option<u32>) -> Exit {
     let in_force = done.in_force || done.updates_total == 0;
     match waited_s {
-        Some(_) if !in_force || !done.not_ready.is_empty() => Exit::NotInForce,
+        Some(_) if !in_force || !done.not_ready.is_empty() || !done.not_in_force.is_empty() => {
+            Exit::NotInForce
+        }
         _ => Exit::Done,
     }
 }
@@ -195,6 +197,13 @@ pub(super) fn outcome(done: &ApplyResponse, waited_s: Option<u32>) -> String {
         return format!(
             "Applied{version}, and in force nowhere: no host has joined yet. 'weir token --name NAME' makes a token \
              for 'weir host'."
+        );
+    }
+    if !done.not_in_force.is_empty() {
+        return format!(
+            "Applied{version}, but not in force everywhere{}:\n  {}",
+            waited_s.map(|waited_s| format!(" after {waited_s} s")).unwrap_or_default(),
+            done.not_in_force.join("\n  ")
         );
     }
     if done.updates_total == 0 {
@@ -228,7 +237,7 @@ fn sign(effect: Effect) -> (&'static str, u8) {
 fn value_shown(value: Option<&Value>) -> String {
     let text = match value {
         None => return "(none)".to_owned(),
-        Some(Value::String(text)) => text.clone(),
+        Some(Value::String(text)) => text.replace('\n', "\\n"),
         Some(value) => value.to_string(),
     };
     match text.char_indices().nth(VALUE_SHOWN) {
@@ -240,14 +249,14 @@ fn value_shown(value: Option<&Value>) -> String {
 /// The lines of a plan that say what happens to resources.
 pub(super) fn changes_shown(changes: &[ResourceChange], all: bool) -> Vec<String> {
     let mut lines = Vec::new();
-    let mut left: BTreeMap<(&str, Kind), usize> = BTreeMap::new();
+    let mut left: BTreeMap<(&str, &str), usize> = BTreeMap::new();
     let mut shown = 0;
     for change in changes.iter().filter(|change| change.effect != Effect::Unchanged) {
         let (sign, colour) = sign(change.effect);
         if change.effect != Effect::Delete {
             if shown >= CHANGES_SHOWN && !all {
                 let what = if change.effect == Effect::Create { "to create" } else { "to change" };
-                *left.entry((what, change.id.kind)).or_default() += 1;
+                *left.entry((what, change.id.kind.as_str())).or_default() += 1;
                 continue;
             }
             shown += 1;
@@ -263,7 +272,7 @@ pub(super) fn changes_shown(changes: &[ResourceChange], all: bool) -> Vec<String
         let total: usize = left.values().sum();
         let kinds: Vec<String> = left
             .iter()
-            .map(|((what, kind), count)| format!("{count} {} {what}", super::inspect::plural(*kind, *count)))
+            .map(|((what, kind), count)| format!("{count} {} {what}", super::inspect::plural(kind, *count)))
             .collect();
         lines.push(format!("… and {total} more: {}; --all shows them", kinds.join(", ")));
     }
@@ -303,7 +312,7 @@ fn show_plan(plan: &ApplyResponse, all: bool) {
 impl Diff {
     pub(super) fn run(self, client: &Client) -> Result<ExitCode, Failure> {
         let documents = input::read(&self.files)?;
-        let wanted: BTreeMap<ResourceId, Document> =
+        let wanted: BTreeMap<AnyId, Document> =
             documents.into_iter().map(|document| (document.resource.id(), document)).collect();
         let request = ApplyRequest {
             resources: wanted.values().map(|document| document.value.clone()).collect(),

@@ -23,7 +23,7 @@ use weir_api::client::Client;
 use weir_bft::{Conflict, Convicted, Evidence};
 use weir_controller::audit::{Auditor, Checked, Contradiction, Ended, Record, SeenFault, Trusted};
 use weir_model::Change;
-use weir_model::event::{EventBody, Wanted};
+use weir_model::event::{EventBody, Transaction, Wanted};
 use weir_model::identity::{IdentityEvent, TokenChange};
 use weir_model::join::{from_hex, to_hex};
 use weir_model::plane::PlaneOrder;
@@ -383,24 +383,31 @@ fn ordered(PlaneOrder { plane, actuator, name, spec }: &PlaneOrder) -> String {
     format!("{plane} '{name}' at {actuator}: {what}")
 }
 
+/// What becomes of resources.
+fn changed(transaction: &Transaction) -> impl Iterator<Item = String> {
+    transaction.mutations.iter().map(|mutation| match mutation.wanted {
+        Wanted::Document(_) => mutation.id.to_string(),
+        Wanted::Absent => format!("{} gone", mutation.id),
+    })
+}
+
+/// The first of what is told, and how many more there are.
+fn some(told: impl Iterator<Item = String>) -> String {
+    let mut told: Vec<String> = told.collect();
+    let more = told.len().saturating_sub(UPDATES_TOLD_MAX);
+    told.truncate(UPDATES_TOLD_MAX);
+    told.extend((more > 0).then(|| format!("{more} more")));
+    told.join(", ")
+}
+
 /// What an event wants, in a few words.
 fn wants(body: &EventBody) -> String {
     match body {
-        EventBody::Intent(transaction) => {
-            let mut parts: Vec<String> = transaction
-                .mutations
-                .iter()
-                .take(UPDATES_TOLD_MAX)
-                .map(|mutation| match mutation.wanted {
-                    Wanted::Document(_) => mutation.id.to_string(),
-                    Wanted::Absent => format!("{} gone", mutation.id),
-                })
-                .collect();
-            let more = transaction.mutations.len().saturating_sub(UPDATES_TOLD_MAX);
-            if more > 0 {
-                parts.push(format!("{more} more"));
-            }
-            parts.join(", ")
+        EventBody::Intent(transaction) => some(changed(transaction)),
+        EventBody::Apply(apply) => {
+            let orders = apply.orders.iter().map(|change| ordered(&change.order));
+            let all = apply.resources.replace_all.then(|| "all else gone".to_owned());
+            some(changed(&apply.resources).chain(orders).chain(all))
         }
         EventBody::Joined(facts) => format!("{} as {:?} at {}", facts.name, facts.role, facts.underlay),
         EventBody::Clock { wall_ms } => format!("wall time is {}", time(*wall_ms)),

@@ -1,5 +1,6 @@
 //! `weir explain`: what may be written in a document, field by field. All of it comes from the types: texts
-//! and forms from the API's own document, defaults from reading the smallest document of a kind.
+//! and forms from the API's own document, defaults from reading the smallest document of a kind. Of a plane's kind, what its
+//! vocabulary says.
 
 use super::output::{self, Format};
 use super::{Failure, Output};
@@ -7,7 +8,14 @@ use clap::Args;
 use serde_json::{Value, json};
 use std::fmt::Write as _;
 use std::process::ExitCode;
+use weir_api::any::{kinds, network_kind, parse_kind};
 use weir_model::resource::{Kind, Resource};
+use weir_planes::{ALL, of_kind};
+
+/// The schema of what planes have.
+const OF_PLANE: &str = "PlaneResource";
+/// The head of a table of fields.
+const TABLE: &str = "| field | form | default | |\n|---|---|---|---|\n";
 
 #[derive(Debug, Args)]
 pub struct Explain {
@@ -66,10 +74,11 @@ impl Schemas {
 
     /// The JSON schema of a kind, or of all by their names; fields are in it.
     fn schema(&self, what: Option<&str>) -> Result<Value, Failure> {
-        let of = |kind: Kind| self.0[schema_of(kind)].clone();
+        // What a plane takes in a specification is its own; the form of what has one is the same for all.
+        let of = |kind: &str| self.0[network_kind(kind).map_or(OF_PLANE, schema_of)].clone();
         match what {
-            None => Ok(Kind::ALL.into_iter().map(|kind| (kind.to_string(), of(kind))).collect()),
-            Some(what) => Ok(of(what.split('.').next().unwrap_or_default().parse()?)),
+            None => Ok(kinds().map(|kind| (kind.to_owned(), of(kind))).collect()),
+            Some(what) => Ok(of(parse_kind(what.split('.').next().unwrap_or_default())?.as_str())),
         }
     }
 
@@ -78,12 +87,19 @@ impl Schemas {
         for kind in Kind::ALL {
             let _ = writeln!(out, "{:<16}{}", kind.as_str(), self.text(schema_of(kind)));
         }
+        for plane in ALL {
+            let _ = writeln!(out, "{:<16}What a plane of a host is to have: {}.", plane.kind, plane.about);
+        }
         out + "\n'weir explain KIND' lists the fields of one, 'weir explain KIND.FIELD' those of a field.\n"
     }
 
     pub(super) fn explain(&self, what: &str) -> Result<String, Failure> {
         let mut path = what.split('.');
-        let kind: Kind = path.next().unwrap_or_default().parse()?;
+        let named = parse_kind(path.next().unwrap_or_default())?;
+        if let Some(plane) = of_kind(ALL, named.as_str()) {
+            return self.explain_plane(plane, &path.collect::<Vec<_>>().join("."));
+        }
+        let kind: Kind = named.as_str().parse()?;
         let mut schema = schema_of(kind).to_string();
         let mut defaults = smallest(kind)?;
         let mut shown = kind.to_string();
@@ -107,6 +123,29 @@ impl Schemas {
         Ok(out)
     }
 
+    /// The fields of a plane's kind: those of all, and those of its specification.
+    fn fields_of(&self, plane: &weir_planes::Kind) -> Vec<Field> {
+        let common = self.fields(OF_PLANE, &Value::Null).into_iter().filter(|field| field.name != "kind");
+        common.chain(fields_of_spec(plane)).collect()
+    }
+
+    fn explain_plane(&self, plane: &weir_planes::Kind, path: &str) -> Result<String, Failure> {
+        let is_inside = |field: &Field| {
+            let rest = field.name.strip_prefix(path);
+            path.is_empty() || rest.is_some_and(|rest| rest.is_empty() || rest.starts_with('.'))
+        };
+        let (shown, others): (Vec<Field>, Vec<Field>) =
+            self.fields_of(plane).into_iter().partition(is_inside);
+        if shown.is_empty() {
+            let known: Vec<&str> = others.iter().map(|field| field.name.as_str()).collect();
+            let text = format!("{} has no field '{path}': it has {}", plane.kind, known.join(", "));
+            return Err(Failure::Input(text));
+        }
+        let mut out = format!("{}: {}\n\n", plane.kind, about(plane));
+        write_fields(&mut out, &shown);
+        Ok(out)
+    }
+
     pub(super) fn markdown(&self) -> Result<String, Failure> {
         let mut out = String::from(
             "# Resources\nWhat may be written in the files of `weir apply`. This page is what `weir explain --markdown` prints.\n\n\
@@ -118,26 +157,22 @@ impl Schemas {
             let _ = write!(out, "\n## {kind}\n{}\n\n", self.text(schema));
             self.markdown_fields(&mut out, schema, &smallest(kind)?, "");
         }
+        // One that says nothing of its fields has no table.
+        for plane in ALL.iter().filter(|plane| !plane.fields.is_empty()) {
+            let _ = write!(out, "\n## {}\n{}\n\n", plane.kind, about(plane));
+            out.push_str(TABLE);
+            self.fields_of(plane).iter().for_each(|field| markdown_row(&mut out, field, ""));
+        }
         Ok(out)
     }
 
     fn markdown_fields(&self, out: &mut String, schema: &str, defaults: &Value, prefix: &str) {
         if prefix.is_empty() {
-            out.push_str("| field | form | default | |\n|---|---|---|---|\n");
+            out.push_str(TABLE);
         }
         for field in self.fields(schema, defaults) {
-            let default = match (&field.default, field.required) {
-                (_, true) => "required".to_string(),
-                (Some(default), _) => format!("`{default}`"),
-                (None, _) => String::new(),
-            };
+            markdown_row(out, &field, prefix);
             let name = format!("{prefix}{}", field.name);
-            let _ = writeln!(
-                out,
-                "| `{name}` | {} | {default} | {} |",
-                field.form.replace('|', "or"),
-                field.text
-            );
             if let Some(inner) = &field.inner {
                 self.markdown_fields(out, inner, &defaults[&field.name], &format!("{name}."));
             }
@@ -214,6 +249,7 @@ impl Schemas {
             Some("integer") => ("number".to_string(), None),
             Some("boolean") => ("true | false".to_string(), None),
             Some("string") => ("text".to_string(), None),
+            Some("object") => ("fields".to_string(), None),
             other => (other.unwrap_or("value").to_string(), None),
         }
     }
@@ -246,6 +282,37 @@ impl Schemas {
             .collect();
         (forms.join(" | "), Some(name.to_string()))
     }
+}
+
+/// What a plane's kind is, in a line.
+fn about(plane: &weir_planes::Kind) -> String {
+    let (about, most, bytes) = (plane.about, plane.orders_max, weir_model::plane::SPEC_BYTES_MAX);
+    format!(
+        "What a plane of a host is to have: {about}. At most {most} at one host, each with at most {bytes} bytes of `spec`."
+    )
+}
+
+/// What a plane says of the fields of its specification.
+fn fields_of_spec(plane: &weir_planes::Kind) -> Vec<Field> {
+    let field = |field: &weir_planes::Field| Field {
+        name: format!("spec.{}", field.path),
+        form: field.form.to_owned(),
+        default: field.default.filter(|default| !default.is_empty()).map(str::to_owned),
+        required: field.default.is_none(),
+        text: field.text.to_owned(),
+        inner: None,
+    };
+    plane.fields.iter().map(field).collect()
+}
+
+fn markdown_row(out: &mut String, field: &Field, prefix: &str) {
+    let default = match (&field.default, field.required) {
+        (_, true) => "required".to_string(),
+        (Some(default), _) => format!("`{default}`"),
+        (None, _) => String::new(),
+    };
+    let (name, form) = (&field.name, field.form.replace('|', "or"));
+    let _ = writeln!(out, "| `{prefix}{name}` | {form} | {default} | {} |", field.text);
 }
 
 fn default_text(default: &Value) -> Option<String> {

@@ -3,8 +3,8 @@
 use crate::failure::Failure;
 use serde_json::Value;
 use std::path::{Path, PathBuf};
+use weir_api::any::AnyResource;
 use weir_base::file::read_text;
-use weir_model::resource::Resource;
 
 /// Largest file, bytes.
 const FILE_BYTES_MAX: u64 = 64 * 1024 * 1024;
@@ -15,7 +15,7 @@ pub struct Document {
     /// The resource as JSON.
     pub value: Value,
     /// The resource, checked by itself.
-    pub resource: Resource,
+    pub resource: AnyResource,
 }
 
 /// Reads files; `-` is the standard input, a folder means its `*.yaml`, `*.yml` and `*.json`.
@@ -85,7 +85,7 @@ pub fn parse(name: &str, text: &str) -> Result<Vec<Document>, Failure> {
                 Some(resource) => format!("{name}, document {} ({resource})", number + 1),
                 None => format!("{name}, document {}", number + 1),
             };
-            let resource = Resource::from_document(&value)
+            let resource = AnyResource::from_document(&value)
                 .map_err(|error| Failure::Input(format!("{}: {error}", place())))?;
             Ok(Document { value, resource })
         })

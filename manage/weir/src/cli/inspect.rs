@@ -9,8 +9,10 @@ use serde_json::{Value, json};
 use std::collections::BTreeMap;
 use std::process::ExitCode;
 use std::time::Duration;
+use weir_api::any::parse_kind;
 use weir_api::client::{Client, ClientError};
 use weir_api::types::{ActuatorStatus, DeviceView, HealthView, ResourceView, StatusResponse, WatchEvent};
+use weir_model::Label;
 use weir_model::resource::{Kind, Resource};
 
 /// Notes of a host's monitor that `status` shows; `-o json` has all.
@@ -20,9 +22,10 @@ const LINES_SHOWN: usize = 5;
 
 #[derive(Debug, Args)]
 pub(super) struct Get {
-    /// network, subnet, endpoint, route, firewall-rule, balancer, all, or devices (seen in learned networks)
+    /// network, subnet, endpoint, route, firewall-rule, balancer, a kind of a plane such as filewall, all, or devices (seen in learned
+    /// networks)
     kind: String,
-    /// NETWORK/NAME, or NAME of a network
+    /// NETWORK/NAME, NAME of a network, or HOST/NAME of what a plane has
     name: Option<String>,
     /// Only of this network
     #[arg(short, long)]
@@ -55,9 +58,9 @@ impl Get {
         }
         let kind = match self.kind.as_str() {
             "all" => None,
-            kind => Some(kind.parse::<Kind>()?),
+            kind => Some(parse_kind(kind)?),
         };
-        let list = client.list(kind.map(Kind::as_str), self.network.as_deref())?;
+        let list = client.list(kind.as_ref().map(Label::as_str), self.network.as_deref())?;
         if format == Format::Yaml {
             return print_documents(&list.items, self.allocated);
         }
@@ -79,7 +82,8 @@ fn print_documents(items: &[ResourceView], allocated: bool) -> Result<ExitCode, 
 pub(super) fn document(view: &ResourceView, allocated: bool) -> Result<Value, Failure> {
     let mut document =
         serde_json::to_value(&view.resource).map_err(|error| Failure::Input(error.to_string()))?;
-    let fields: &[&str] = match view.resource.kind() {
+    let Some(resource) = view.resource.of_networks() else { return Ok(document) };
+    let fields: &[&str] = match resource.kind() {
         Kind::Network => &["vni"],
         Kind::Endpoint => &["mac", "addresses"],
         _ => &[],
@@ -124,12 +128,14 @@ fn at(unix_ms: u64) -> String {
 
 /// Ports that carry no traffic, of endpoints by NETWORK/NAME; nothing when nobody can say.
 fn ports_down(client: &Client, items: &[ResourceView]) -> BTreeMap<String, String> {
-    if !items.iter().any(|view| view.resource.kind() == Kind::Endpoint) {
+    let is_endpoint =
+        |view: &ResourceView| matches!(view.resource.of_networks(), Some(Resource::Endpoint(_)));
+    if !items.iter().any(is_endpoint) {
         return BTreeMap::new();
     }
     let Ok(status) = client.status() else { return BTreeMap::new() };
     let actuators = status.actuators;
-    let unknown = items.iter().filter_map(|view| match &view.resource {
+    let unknown = items.iter().filter_map(|view| match view.resource.of_networks()? {
         Resource::Endpoint(endpoint) => {
             let host = endpoint.host.as_ref()?;
             let known = actuators.iter().any(|actuator| actuator.name == host.as_str());
@@ -149,20 +155,24 @@ fn show_resources(client: &Client, items: &[ResourceView]) {
         say!("Nothing there: 'weir apply -f FILE' creates resources.");
         return;
     }
+    let mut tables = Vec::new();
     for kind in Kind::ALL {
-        let rows: Vec<&ResourceView> = items.iter().filter(|view| view.resource.kind() == kind).collect();
+        let rows: Vec<(&ResourceView, &Resource)> = items
+            .iter()
+            .filter_map(|view| Some((view, view.resource.of_networks()?)))
+            .filter(|(_, resource)| resource.kind() == kind)
+            .collect();
         if rows.is_empty() {
             continue;
         }
         let mut table = table(columns(kind));
-        for view in rows {
-            table.add_row(row(view, &down));
+        for (view, resource) in rows {
+            table.add_row(row(view, resource, &down));
         }
-        say!("{table}");
-        if items.iter().any(|view| view.resource.kind() > kind) {
-            say!();
-        }
+        tables.push(table.to_string());
     }
+    tables.extend(super::plane::tables(client, items));
+    say!("{}", tables.join("\n\n"));
 }
 
 fn columns(kind: Kind) -> &'static [&'static str] {
@@ -220,7 +230,7 @@ fn service(service: &weir_model::resource::BalancerService) -> String {
     format!("{}/{}{target}", service.protocol, service.port)
 }
 
-fn row(view: &ResourceView, down: &BTreeMap<String, String>) -> Vec<String> {
+fn row(view: &ResourceView, resource: &Resource, down: &BTreeMap<String, String>) -> Vec<String> {
     let allocated = |name: &str| match view.allocated.get(name) {
         Some(Value::String(text)) => text.clone(),
         Some(Value::Array(items)) => items
@@ -232,7 +242,7 @@ fn row(view: &ResourceView, down: &BTreeMap<String, String>) -> Vec<String> {
         Some(other) => other.to_string(),
     };
     let name = |network: &weir_model::Label, name: &weir_model::Label| format!("{network}/{name}");
-    let mut row = match &view.resource {
+    let mut row = match resource {
         Resource::Network(r) => vec![
             r.name.to_string(),
             allocated("vni"),
@@ -285,7 +295,7 @@ fn row(view: &ResourceView, down: &BTreeMap<String, String>) -> Vec<String> {
 pub(super) struct Describe {
     /// Kind of the resource
     kind: String,
-    /// NETWORK/NAME, or NAME of a network
+    /// NETWORK/NAME, NAME of a network, or HOST/NAME of what a plane has
     name: String,
     #[command(flatten)]
     output: Output,
@@ -300,9 +310,9 @@ impl Describe {
         }
         let json = serde_json::to_value(&view).map_err(|error| Failure::Input(error.to_string()))?;
         put!("{}", output::yaml(&json)?);
-        let (network, tags) = match &view.resource {
-            Resource::Network(network) => (&network.name, None),
-            Resource::Endpoint(endpoint) => (&endpoint.network, Some(endpoint.tags.clone())),
+        let (network, tags) = match view.resource.of_networks() {
+            Some(Resource::Network(network)) => (&network.name, None),
+            Some(Resource::Endpoint(endpoint)) => (&endpoint.network, Some(endpoint.tags.clone())),
             _ => return Ok(ExitCode::SUCCESS),
         };
         let related = client.list(None, Some(network.as_str()))?;
@@ -314,8 +324,11 @@ impl Describe {
             (_, Some(_)) => false,
             (_, None) => true,
         };
-        let items: Vec<ResourceView> =
-            related.items.into_iter().filter(|view| concerns(&view.resource)).collect();
+        let items: Vec<ResourceView> = related
+            .items
+            .into_iter()
+            .filter(|view| view.resource.of_networks().is_some_and(&concerns))
+            .collect();
         if !items.is_empty() {
             say!();
             show_resources(client, &items);
@@ -410,7 +423,7 @@ fn show_status(status: &StatusResponse) {
     let counts: Vec<String> = status
         .resources
         .iter()
-        .map(|count| format!("{} {}", count.count, plural(count.kind, count.count)))
+        .map(|count| format!("{} {}", count.count, plural(count.kind.as_str(), count.count)))
         .collect();
     if !counts.is_empty() {
         say!("{}\n", counts.join(", "));
@@ -481,8 +494,8 @@ fn show_health(name: &str, health: &HealthView) {
     }
 }
 
-pub(super) fn plural(kind: Kind, count: usize) -> String {
-    if count == 1 { kind.to_string() } else { format!("{kind}s") }
+pub(super) fn plural(kind: &str, count: usize) -> String {
+    if count == 1 { kind.to_owned() } else { format!("{kind}s") }
 }
 
 fn state(actuator: &ActuatorStatus) -> comfy_table::Cell {

@@ -34,8 +34,9 @@ use clap::{Args, CommandFactory, Parser, Subcommand};
 use output::Format;
 use std::path::PathBuf;
 use std::process::ExitCode;
+use weir_api::any::{AnyId, network_kind, parse_kind};
 use weir_api::client::{Client, ClientError};
-use weir_model::resource::{FieldError, Kind, ResourceId};
+use weir_model::resource::{FieldError, Kind};
 
 /// Isolated tenant networks on a set of hosts.
 #[derive(Debug, Parser)]
@@ -237,20 +238,28 @@ pub fn run(arguments: Arguments) -> Result<ExitCode, Failure> {
     }
 }
 
-/// Parses `KIND NAME` into an id: `network red`, `endpoint red/web`.
-fn parse_id(kind: &str, name: &str) -> Result<ResourceId, Failure> {
-    let kind: Kind = kind.parse()?;
+/// Parses `KIND NAME` into an id: `network red`, `endpoint red/web`, `filewall h1/wall`.
+fn parse_id(kind: &str, name: &str) -> Result<AnyId, Failure> {
+    let kind = parse_kind(kind)?;
     let label = |text: &str| text.parse().map_err(|error| Failure::Input(format!("{error}")));
-    match (kind, name.split_once('/')) {
-        (Kind::Network, None) => Ok(ResourceId { kind, network: None, name: label(name)? }),
-        (Kind::Network, Some(_)) => {
-            Err(Failure::Input(format!("'{name}' is not the name of a network: use 'weir … network NAME'")))
+    let id = |network, host, name: &str| AnyId { kind: kind.clone(), network, host, name: name.to_owned() };
+    let id = match (network_kind(kind.as_str()), name.split_once('/')) {
+        (Some(Kind::Network), None) => id(None, None, name),
+        (Some(Kind::Network), Some(_)) => {
+            let text = format!("'{name}' is not the name of a network: use 'weir … network NAME'");
+            return Err(Failure::Input(text));
         }
-        (_, Some((network, name))) => {
-            Ok(ResourceId { kind, network: Some(label(network)?), name: label(name)? })
+        (Some(_), Some((network, name))) => id(Some(label(network)?), None, name),
+        (Some(_), None) => {
+            return Err(Failure::Input(format!("say in which network the {kind} is: NETWORK/{name}")));
         }
-        (_, None) => Err(Failure::Input(format!("say in which network the {kind} is: NETWORK/{name}"))),
-    }
+        (None, Some((host, name))) => id(None, Some(label(host)?), name),
+        (None, None) => {
+            return Err(Failure::Input(format!("say at which host the {kind} is: HOST/{name}")));
+        }
+    };
+    id.named()?;
+    Ok(id)
 }
 
 #[derive(Clone, Copy, Debug, Args)]

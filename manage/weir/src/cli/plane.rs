@@ -4,13 +4,19 @@ use super::output;
 use super::{Failure, Output};
 use crate::exit::Exit;
 use clap::{Args, Subcommand};
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
+use weir_api::any::{AnyId, PlaneId, PlaneResource};
 use weir_api::client::Client;
-use weir_api::planes::{PlaneList, PlaneRequest, PlaneResponse};
+use weir_api::planes::{PlaneList, PlaneRequest, PlaneResponse, PlaneView};
+use weir_api::types::ResourceView;
+use weir_model::Label;
 
 /// Largest file of a specification that is read, bytes: JSON may be longer than what is sent of it.
 const FILE_BYTES_MAX: u64 = 1024 * 1024;
+/// Most hosts that are asked how what their planes have is.
+const HOSTS_ASKED: usize = 32;
 
 #[derive(Debug, Subcommand)]
 pub(super) enum Plane {
@@ -118,6 +124,50 @@ fn end(at: &At, response: &PlaneResponse) -> Result<ExitCode, Failure> {
         say!("plane {} '{}' of {}: ordered at v{version}: {text}", at.plane, at.name, at.host);
     })?;
     Ok(exit.into())
+}
+
+/// Whether something is in force, and why not.
+fn state(item: &PlaneView) -> String {
+    match (item.in_force, &item.refusal) {
+        (true, _) => "in force".to_string(),
+        (false, Some(refusal)) => format!("not in force: {refusal}"),
+        (false, None) => "not in force yet".to_string(),
+    }
+}
+
+/// How what planes have is; of [`HOSTS_ASKED`] hosts.
+fn states(client: &Client, items: &[&PlaneResource]) -> BTreeMap<AnyId, String> {
+    let hosts: BTreeSet<&Label> = items.iter().map(|item| &item.host).collect();
+    let mut states = BTreeMap::new();
+    for host in hosts.into_iter().take(HOSTS_ASKED) {
+        let Ok(list) = client.planes(host.as_str()) else { continue };
+        for view in list.items {
+            let Ok(plane) = Label::new(view.plane.clone()) else { continue };
+            let id = PlaneId { plane, host: host.clone(), name: view.name.clone() };
+            states.insert(id.into(), state(&view));
+        }
+    }
+    states
+}
+
+/// The resources of planes among others: a table for each kind.
+pub(super) fn tables(client: &Client, items: &[ResourceView]) -> Vec<String> {
+    let planes: Vec<&PlaneResource> = items.iter().filter_map(|view| view.resource.of_plane()).collect();
+    let states = states(client, &planes);
+    let kinds: BTreeSet<&Label> = planes.iter().map(|resource| &resource.kind).collect();
+    let table_of = |kind: &Label| {
+        let mut table = output::table(&[kind.as_str(), "what", "state", "version"]);
+        for view in items {
+            let Some(resource) = view.resource.of_plane().filter(|resource| resource.kind == *kind) else {
+                continue;
+            };
+            let state = states.get(&view.resource.id()).cloned().unwrap_or_else(|| "-".to_string());
+            let (place, version) = (format!("{}/{}", resource.host, resource.name), view.version.to_string());
+            table.add_row([place, resource.describe(), state, version]);
+        }
+        table.to_string()
+    };
+    kinds.into_iter().map(table_of).collect()
 }
 
 fn table(list: &PlaneList) {

@@ -135,6 +135,7 @@ fn an_outcome_says_where_it_is_in_force() {
         in_force,
         not_ready: Vec::new(),
         without_host: Vec::new(),
+        not_in_force: Vec::new(),
     };
     let cases = [
         (done(0, 0, true), Some(10), "in force nowhere: no host has joined"),
@@ -157,6 +158,14 @@ fn an_outcome_says_where_it_is_in_force() {
     let said = apply::outcome(&without_device, Some(10));
     assert!(said.contains("not every port carries traffic") && said.contains("no such namespace"), "{said}");
     assert_eq!(exit(without_device, Some(10)), Exit::NotInForce);
+    // What a plane's process refuses is told with its reason, also where nothing else is waited for.
+    for updates_total in [0, 3] {
+        let reason = "filewall/h1/wall: refused: no such export";
+        let refused = ApplyResponse { not_in_force: vec![reason.into()], ..done(2, updates_total, false) };
+        let said = apply::outcome(&refused, Some(10));
+        assert!(said.contains("not in force everywhere after 10 s") && said.contains(reason), "{said}");
+        assert_eq!(exit(refused, Some(10)), Exit::NotInForce);
+    }
 }
 
 #[test]
@@ -227,6 +236,48 @@ fn every_kind_and_field_is_explained() {
     let message = schemas.explain("endpoint.colour").err().unwrap().to_string();
     assert!(message.contains("no field 'colour'") && message.contains("addresses"), "{message}");
     assert!(schemas.explain("cloud").err().unwrap().to_string().contains("firewall-rule"));
+    // Kinds of planes, by their vocabularies alone.
+    for plane in weir_planes::ALL {
+        let text = schemas.explain(plane.kind).unwrap();
+        assert!(text.contains(plane.about) && text.contains("host  <text>  required"), "{text}");
+    }
+    let wall = schemas.explain("filewalls").unwrap();
+    assert!(wall.contains("spec.files.text  <text>  required"), "{wall}");
+    let part = schemas.explain("filewall.spec.files").unwrap();
+    assert!(part.contains("spec.files.name") && !part.contains("host  <"), "{part}");
+    let message = schemas.explain("filewall.fil").err().unwrap().to_string();
+    assert!(message.contains("no field 'fil'") && message.contains("spec.files"), "{message}");
+}
+
+#[test]
+fn a_file_has_networks_and_what_planes_have_and_what_is_printed_is_read() {
+    let text = "kind: network\nname: red\n---\nkind: echo\nhost: h1\nname: good day\nspec:\n  text: 'yes'\n";
+    let read = input::parse("all.yaml", text).unwrap();
+    let ids: Vec<String> = read.iter().map(|document| document.resource.id().to_string()).collect();
+    assert_eq!(ids, ["network/red", "echo/h1/good day"]);
+    let view = weir_api::types::ResourceView {
+        resource: read[1].resource.clone(),
+        version: 7,
+        allocated: json!({}),
+    };
+    // As `get -o yaml` and `get -o json` print it.
+    let yaml = output::yaml(&inspect::document(&view, true).unwrap()).unwrap();
+    let listed = json!({"items": [view], "version": 7}).to_string();
+    for printed in [yaml, listed] {
+        assert_eq!(input::parse("again", &printed).unwrap()[0].resource, read[1].resource, "{printed}");
+    }
+    let wrong = input::parse("all.yaml", "kind: echo\nhost: h1\nname: n\nspec: {text: ''}\n").unwrap_err();
+    assert!(wrong.to_string().contains("all.yaml, document 1 (n): spec.text: '' is not allowed"), "{wrong}");
+    assert_eq!(parse_id("echos", "h1/a/b").unwrap().to_string(), "echo/h1/a/b");
+    for (kind, name, wanted) in [
+        ("echo", "x", "say at which host the echo is: HOST/x"),
+        ("echo", "H1/x", "'H1' is not a name"),
+        ("echo", "h1/", "1 to 255 bytes"),
+        ("endpoint", "red/A", "'A' is not a name"),
+    ] {
+        let said = parse_id(kind, name).unwrap_err().to_string();
+        assert!(said.contains(wanted), "{said}");
+    }
 }
 
 #[test]

@@ -170,7 +170,8 @@ fn attach(place: Place) -> Result<Scope, Failure> {
 /// The lab's resources, with the namespaces of an instance, and as JSON for the API.
 fn resources_of(place: Place) -> Result<(Vec<Resource>, Vec<serde_json::Value>), Failure> {
     let documents = input::parse("net.yaml", &place.resources(RESOURCES))?;
-    Ok(documents.into_iter().map(|document| (document.resource, document.value)).unzip())
+    let of_networks = documents.iter().filter_map(|document| document.resource.of_networks().cloned());
+    Ok((of_networks.collect(), documents.iter().map(|document| document.value.clone()).collect()))
 }
 
 fn guests_of(place: Place) -> Result<Vec<Guest>, Failure> {

@@ -5,6 +5,7 @@ mod names;
 mod packets;
 mod planes;
 mod ports;
+mod resources;
 mod status;
 mod waits;
 
@@ -22,16 +23,17 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tokio::sync::{Semaphore, mpsc};
 use weir_admission::Door;
+use weir_api::any::AnyId;
 use weir_api::domains::{AddDomain, DomainDescription, DomainList, DomainResponse};
 use weir_api::planes::{PlaneList, PlaneResponse, PlaneView};
 use weir_api::types::{
     AddMember, ApplyRequest, ApplyResponse, AuditPage, CaptureRequest, CapturedFrame, ClockStatus,
     DeviceList, DeviceView, FileWallRequest, FileWallResponse, GroupStatus, IdentityList, KeyChange,
     OrderOutcome, RepairRequest, RepairResponse, ResourceList, ResourceView, RevokeRequest, RotateRequest,
-    StatusResponse, TokenList, TokenRequest, TokenResponse, TraceRequest, TraceResponse, WatchEvent,
+    StatusResponse, TokenList, TokenRequest, TokenResponse, TraceRequest, TraceResponse,
 };
 use weir_api::{ApiError, Backend, Caller, Reply, WatchStep};
-use weir_apps::fabric::{self, Stored};
+use weir_apps::fabric;
 use weir_controller::Error;
 use weir_controller::core::scheduler::Reached;
 use weir_controller::driver::{ControllerHandle, Watch};
@@ -42,7 +44,6 @@ use weir_model::health::RepairOrder;
 use weir_model::identity::IdentityEvent;
 use weir_model::join::{JoinRequest, JoinResponse, from_hex, to_hex};
 use weir_model::local::{Answer, Question};
-use weir_model::resource::{Kind, ResourceId};
 use weir_model::{Label, Version};
 use weir_store::Rejection;
 
@@ -105,11 +106,6 @@ pub(super) fn api_error(error: Error) -> ApiError {
         Error::Stopped => ApiError::uncertain(message),
         _ => ApiError::internal(message),
     }
-}
-
-fn view(stored: Stored) -> ResourceView {
-    let allocated = serde_json::to_value(&stored.allocated).unwrap_or_default();
-    ResourceView { resource: stored.resource, version: stored.version.0, allocated }
 }
 
 impl Controlled {
@@ -208,13 +204,13 @@ impl Backend for Controlled {
         Box::pin(self.change(caller, request))
     }
 
-    fn list(&self, kind: Option<Kind>, network: Option<Label>, stale: bool) -> Reply<'_, ResourceList> {
+    fn list(&self, kind: Option<Label>, network: Option<Label>, stale: bool) -> Reply<'_, ResourceList> {
         Box::pin(async move {
             if !stale {
                 self.barrier().await?;
             }
             let published = self.handle.published();
-            let items = fabric::resources(&published.store, kind, network.as_ref()).map(view).collect();
+            let items = resources::list(&published.store, kind.as_ref(), network.as_ref());
             Ok(ResourceList { items, version: published.store.version().0 })
         })
     }
@@ -247,12 +243,10 @@ impl Backend for Controlled {
         })
     }
 
-    fn get(&self, id: ResourceId) -> Reply<'_, ResourceView> {
+    fn get(&self, id: AnyId) -> Reply<'_, ResourceView> {
         Box::pin(async move {
             self.barrier().await?;
-            fabric::resource(&self.handle.published().store, &id).map(view).ok_or_else(|| {
-                ApiError::not_found(format!("there is no {id}: 'weir get {}s' lists them", id.kind))
-            })
+            resources::one(&self.handle.published().store, &id)
         })
     }
 
@@ -522,24 +516,6 @@ async fn follow(mut watch: Watch, to: &mpsc::Sender<WatchStep>) {
 }
 
 fn watch_step(change: &weir_controller::core::CommittedChange) -> Option<WatchStep> {
-    let events = watch_events(change);
+    let events = resources::changed(change);
     (!events.is_empty()).then(|| WatchStep::Version(change.version.0, events))
-}
-
-fn watch_events(change: &weir_controller::core::CommittedChange) -> Vec<WatchEvent> {
-    let resources = change.writes.iter().filter(|write| &*write.table == fabric::tables::RESOURCES);
-    resources
-        .filter_map(|write| {
-            let item = write
-                .value
-                .as_deref()
-                .and_then(|bytes| serde_json::from_slice::<Stored>(bytes).ok())
-                .map(view);
-            let id = match &item {
-                Some(item) => item.resource.id(),
-                None => fabric::tables::resource_id(&write.key)?,
-            };
-            Some(WatchEvent { version: change.version.0, more: false, id, item })
-        })
-        .collect()
 }

@@ -2,7 +2,10 @@
 
 use super::*;
 use crate::fabric::orders::PLANES_MAX;
-use weir_model::plane::{NAME_BYTES_MAX, ORDERS_MAX, PlaneOrder, PlaneReport, REPORTS_MAX, SPEC_BYTES_MAX};
+use weir_model::event::Apply;
+use weir_model::plane::{
+    NAME_BYTES_MAX, ORDERS_MAX, OrderChange, PlaneOrder, PlaneReport, REPORTS_MAX, SPEC_BYTES_MAX,
+};
 use weir_model::session::PLANES_SINCE;
 
 fn order(host: &str, plane: &str, name: &str, spec: Option<&[u8]>) -> EventBody {
@@ -109,4 +112,112 @@ fn the_newest_report_is_kept_within_bounds() {
     cloud.decide(EventBody::Removed { actuator: label("h1") }).unwrap();
     assert_eq!(reports_of(&cloud.store, &label("h1")), Vec::new());
     assert!(cloud.decide(report("h1", "echo", "n")).is_err());
+}
+
+/// Orders at hosts with the versions that they expect, beside resources.
+fn apply(resources: Vec<Mutation>, orders: &[(EventBody, Option<u64>)], replace_all: bool) -> EventBody {
+    let changes = orders.iter().map(|(body, expected)| match body {
+        EventBody::Order(order) => OrderChange { order: order.clone(), expected: expected.map(Version) },
+        other => panic!("{other:?}"),
+    });
+    let orders = changes.collect();
+    EventBody::Apply(Apply { resources: Transaction { mutations: resources, replace_all }, orders })
+}
+
+/// What is ordered at all hosts: host, name and specification.
+fn standing(cloud: &Cloud) -> Vec<String> {
+    let line = |(host, _, name, ordered): (Label, Label, String, Ordered)| {
+        format!("{host} {name} {}", String::from_utf8(ordered.spec).unwrap())
+    };
+    all_orders(&cloud.store).into_iter().map(line).collect()
+}
+
+#[test]
+fn resources_and_orders_change_together_or_not_at_all() {
+    let mut cloud = cloud();
+    let network = || mutation(&json!({"kind": "network", "name": "red"}));
+    let orders =
+        [(order("h1", "echo", "a", Some(b"1")), Some(0)), (order("h2", "echo", "a", Some(b"2")), None)];
+    let plan = cloud.decide(apply(vec![network()], &orders, false)).unwrap();
+    let made = lines(&plan);
+    for line in ["+h1 plane/echo/a", "+h2 plane/echo/a"] {
+        assert!(made.contains(&line.to_string()), "{made:?}");
+    }
+    assert_eq!(standing(&cloud), ["h1 a 1", "h2 a 2"]);
+    assert!(resource(&cloud.store, &network().id).is_some());
+    let before = order_of(&cloud.store, &label("h1"), &label("echo"), "a").unwrap();
+    // What is as it is wanted keeps its version, and leads to nothing.
+    let plan = cloud.decide(apply(vec![network()], &orders[1..], false)).unwrap();
+    assert_eq!(lines(&plan), Vec::<String>::new());
+    let same = [(order("h1", "echo", "a", Some(b"1")), Some(before.version.0))];
+    cloud.decide(apply(Vec::new(), &same, false)).unwrap();
+    assert_eq!(order_of(&cloud.store, &label("h1"), &label("echo"), "a"), Some(before.clone()));
+    // One thing is wrong, and nothing is done.
+    let absent = || Mutation { id: network().id, expected: None, wanted: Wanted::Absent };
+    let other = order("h1", "echo", "b", Some(b"3"));
+    let cases = [
+        (order("h1", "echo", "a", Some(b"9")), Some(0), "echo/h1/a"),
+        (order("h1", "echo", "a", None), Some(before.version.0 + 1), "echo/h1/a"),
+        (order("h9", "echo", "a", Some(b"9")), None, "no host or gateway 'h9' has joined"),
+        (order("h1", "echo", "b", Some(b"9")), None, "it is named twice"),
+        (order("h1", "echo", "", Some(b"9")), None, "1 to 255 bytes"),
+    ];
+    for (wrong, expected, said) in cases {
+        let orders = [(other.clone(), None), (wrong, expected)];
+        let told = cloud.decide(apply(vec![absent()], &orders, false)).unwrap_err().to_string();
+        assert!(told.contains(said), "{told}");
+        assert_eq!(standing(&cloud), ["h1 a 1", "h2 a 2"]);
+        assert!(resource(&cloud.store, &network().id).is_some());
+    }
+    // So it is the other way round.
+    let route =
+        json!({"kind": "route", "network": "blue", "name": "r", "prefix": "10.0.0.0/8", "nextHop": "drop"});
+    let unplaced = mutation(&route);
+    assert!(cloud.decide(apply(vec![unplaced], &[(other, None)], false)).is_err());
+    assert_eq!(standing(&cloud), ["h1 a 1", "h2 a 2"]);
+    // To withdraw what nobody has is done, also at a host that is gone.
+    let gone = [(order("h1", "echo", "a", None), None), (order("h9", "echo", "a", None), Some(0))];
+    assert_eq!(lines(&cloud.decide(apply(Vec::new(), &gone, false)).unwrap()), ["-h1 plane/echo/a"]);
+    assert_eq!(standing(&cloud), ["h2 a 2"]);
+}
+
+#[test]
+fn a_full_update_withdraws_what_it_does_not_name_and_an_old_one_does_not() {
+    let mut cloud = cloud();
+    for (host, name) in [("h1", "a"), ("h1", "b"), ("h2", "a")] {
+        cloud.decide(order(host, "echo", name, Some(b"1"))).unwrap();
+    }
+    cloud.decide(order("h2", "other", "a", Some(b"1"))).unwrap();
+    // As it is in logs: of networks alone.
+    cloud.decide(EventBody::Intent(Transaction { mutations: Vec::new(), replace_all: true })).unwrap();
+    assert_eq!(standing(&cloud).len(), 4);
+    let kept = [(order("h1", "echo", "b", Some(b"2")), None)];
+    let mut gone = lines(&cloud.decide(apply(Vec::new(), &kept, true)).unwrap());
+    gone.sort_unstable();
+    assert_eq!(gone, ["+h1 plane/echo/b", "-h1 plane/echo/a", "-h2 plane/echo/a", "-h2 plane/other/a"]);
+    assert_eq!(standing(&cloud), ["h1 b 2"]);
+}
+
+#[test]
+fn what_goes_makes_room_for_what_comes() {
+    let mut cloud = cloud();
+    let all = |from: usize| -> Vec<(EventBody, Option<u64>)> {
+        (from..from + ORDERS_MAX).map(|n| (order("h1", "echo", &n.to_string(), Some(b"1")), None)).collect()
+    };
+    cloud.decide(apply(Vec::new(), &all(0), false)).unwrap();
+    let said = cloud.decide(apply(Vec::new(), &all(1), false)).unwrap_err().to_string();
+    assert!(said.contains("orders of echo at h1"), "{said}");
+    let mut moved = all(1);
+    moved.push((order("h1", "echo", "0", None), None));
+    cloud.decide(apply(Vec::new(), &moved, false)).unwrap();
+    cloud.decide(apply(Vec::new(), &all(ORDERS_MAX), true)).unwrap();
+    assert_eq!(standing(&cloud).len(), ORDERS_MAX);
+    let many = vec![(order("h1", "echo", "x", None), None); weir_model::event::MUTATIONS_MAX + 1];
+    assert!(
+        cloud
+            .decide(apply(Vec::new(), &many, false))
+            .unwrap_err()
+            .to_string()
+            .contains("changes of a request")
+    );
 }

@@ -3,22 +3,26 @@
 
 use super::{Controlled, WAIT_MAX_MS, api_error};
 use serde_json::Value;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
+use weir_api::any::{AnyId, PlaneId, PlaneResource};
 use weir_api::planes::{PlaneList, PlaneReportView, PlaneResponse, PlaneView};
 use weir_api::{ApiError, Caller};
 use weir_apps::fabric::{self, Ordered};
 use weir_base::codec::decode;
 use weir_controller::core::scheduler::KeyStatus;
-use weir_model::event::SPEAKS_TABLE;
+use weir_model::event::{Apply, SPEAKS_TABLE};
 use weir_model::plane::PlaneOrder;
 use weir_model::resource::FieldError;
 use weir_model::session::PLANES_SINCE;
 use weir_model::{Key, Label, Version};
 use weir_planes::{ALL, Kind, Problem, find, unknown};
+use weir_store::Store;
 
 /// Between two looks at what became of an order.
 const LOOK: Duration = Duration::from_millis(100);
+/// Most of what is not in force that is told in one answer.
+const MISSING_TOLD_MAX: usize = 100;
 /// Most keys of planes that one host has.
 const KEYS_MAX: usize = fabric::PLANES_MAX * weir_model::plane::ORDERS_MAX;
 
@@ -30,7 +34,69 @@ fn is_in_force(status: &KeyStatus) -> bool {
     !status.deleted && status.acked == Some(status.desired)
 }
 
+/// The specification that is ordered of a resource: what is there, where that says the same.
+pub(super) fn spec_of(store: &Store, resource: &PlaneResource) -> Vec<u8> {
+    let id = resource.id();
+    let old = fabric::order_of(store, &id.host, &id.plane, &id.name);
+    let same = |old: &Ordered| PlaneResource::of(id.clone(), &old.spec).says_the_same(resource);
+    old.filter(same).map_or_else(|| resource.bytes(), |old| old.spec)
+}
+
+/// Whether the planes have room for the names that a change adds.
+pub(super) fn have_room(store: &Store, apply: &Apply) -> Result<(), ApiError> {
+    let mut names: BTreeMap<(&Label, &Label), (BTreeSet<String>, bool)> = BTreeMap::new();
+    for PlaneOrder { plane, actuator, name, spec } in apply.orders.iter().map(|change| &change.order) {
+        let (of_plane, adds) = names.entry((plane, actuator)).or_insert_with(|| {
+            let standing = fabric::orders_of(store, actuator).into_iter();
+            let standing = standing.filter(|(found, ..)| found == plane && !apply.resources.replace_all);
+            (standing.map(|(_, name, _)| name).collect(), false)
+        });
+        match spec {
+            Some(_) => *adds |= of_plane.insert(name.clone()),
+            None => drop(of_plane.remove(name)),
+        }
+    }
+    for ((plane, actuator), (names, adds)) in names {
+        let Some(kind) = find(ALL, plane.as_str()) else { continue };
+        let (count, most) = (names.len(), kind.orders_max);
+        if adds && count > most {
+            let kind = kind.kind;
+            return Err(ApiError::conflict(format!(
+                "{actuator} would have {count} resources of kind {kind}, and has at most {most}"
+            )));
+        }
+    }
+    Ok(())
+}
+
 impl Controlled {
+    /// Of what planes are to have, what their processes do not have in force, and why, where that was said.
+    pub(super) async fn not_in_force(&self, wanted: Vec<PlaneId>) -> Result<Vec<String>, ApiError> {
+        let mut by_host: BTreeMap<Label, Vec<PlaneId>> = BTreeMap::new();
+        for id in wanted {
+            by_host.entry(id.host.clone()).or_default().push(id);
+        }
+        let mut missing = Vec::new();
+        for (host, ids) in by_host {
+            let statuses = self.statuses(&host).await?;
+            for id in ids {
+                let key = Key::Plane { plane: id.plane.clone(), name: id.name.clone() };
+                let status = statuses.get(&key);
+                if status.is_some_and(is_in_force) {
+                    continue;
+                }
+                if missing.len() >= MISSING_TOLD_MAX {
+                    missing.push("… and more: 'weir plane show' tells of each host".to_owned());
+                    return Ok(missing);
+                }
+                let why = self.refusal(&host, &key, status, true);
+                let why = why.map_or_else(|| "not in force yet".to_owned(), |why| format!("refused: {why}"));
+                missing.push(format!("{}: {why}", AnyId::from(id)));
+            }
+        }
+        Ok(missing)
+    }
+
     /// Has the plane of an actuator have something, or no longer; tells what the plane's process says of it in time.
     pub(super) async fn order_plane(
         &self,

@@ -1,11 +1,11 @@
 //! What the domain is like now.
 
 use super::names::Names;
-use super::{Controlled, api_error};
+use super::{Controlled, api_error, resources};
 use crate::roles::health;
 use std::collections::{BTreeMap, BTreeSet};
 use weir_api::ApiError;
-use weir_api::types::{ActuatorStatus, ClockOf, ClockStatus, KindCount, StatusResponse};
+use weir_api::types::{ActuatorStatus, ClockOf, ClockStatus, StatusResponse};
 use weir_apps::fabric;
 use weir_base::ordered_time::State;
 use weir_controller::core::scheduler::{TargetStatus, WaitState, Waiting};
@@ -69,7 +69,7 @@ impl Controlled {
                 }
             })
             .collect();
-        let resources = fabric::resource_counts(&published.store);
+        let resources = resources::counts(&published.store);
         Ok(StatusResponse {
             domain: self.state.domain.to_string(),
             version: published.store.version().0,
@@ -77,7 +77,7 @@ impl Controlled {
             software: env!("CARGO_PKG_VERSION").to_string(),
             group_key: self.group_key(),
             epoch: published.epoch,
-            resources: resources.into_iter().map(|(kind, count)| KindCount { kind, count }).collect(),
+            resources,
             actuators,
             group: self.group.as_ref().map(|group| self.status_of(group)),
             clock: Some(self.clocks()),
