@@ -182,6 +182,7 @@ macro_rules! planes {
 
 planes! {
     filewall::FileWall,
+    monitor::Monitor,
     // For tests and as an example; released programs do not have it.
     #[cfg(debug_assertions)]
     echo::Echo,

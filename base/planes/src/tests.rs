@@ -55,6 +55,28 @@ fn what_is_wrong_is_told_by_its_field() {
     assert!(
         unknown(ALL, "nobody")
             .to_string()
-            .contains("'nobody' is no plane of this release, which has: filewall, echo")
+            .contains("'nobody' is no plane of this release, which has: filewall, monitor, echo")
     );
+}
+
+#[test]
+fn a_repair_names_a_cgroup_below_the_mount_and_which_order_it_is() {
+    let monitor = find(ALL, "monitor").unwrap();
+    let freeze = |id: &str| format!(r#"{{"action":"freeze","id":"{id}"}}"#).into_bytes();
+    assert_eq!((monitor.check)("machines/web", &freeze("a-1")), Ok(()));
+    assert_eq!((monitor.describe)("machines/web", &freeze("a-1")), "freeze cgroup machines/web");
+    let field = |name: &str, spec: &[u8]| (monitor.check)(name, spec).unwrap_err().field;
+    for name in ["../above", "/absolute", "a//b", "."] {
+        assert_eq!(field(name, &freeze("1")), "name", "{name}");
+    }
+    for id in ["", "a b", "ä", &"x".repeat(65)] {
+        assert_eq!(field("web", &freeze(id)), "spec.id", "{id}");
+    }
+    for spec in [
+        &br#"{"action":"hug","id":"1"}"#[..],
+        br#"{"action":"kill"}"#,
+        br#"{"action":"kill","id":"1","x":1}"#,
+    ] {
+        assert_eq!(field("web", spec), "spec");
+    }
 }

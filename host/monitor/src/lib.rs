@@ -14,6 +14,7 @@
 //! - [`detector`]: failure by missing progress. [`ring`], [`remote`]: hosts that watch each other. [`local`]: the thread that nothing starves; [`resident`]: its memory. [`service`]: all together.
 //! - [`guest`]: a virtual machine, read through its memory.
 //! - [`summary`], [`query`]: what is kept of the events, and what may be asked of it.
+//! - [`plane`], [`ordered`]: what the controllers order, and what they are told.
 //! - [`audit`]: the chained log. [`explain`]: an entry in words. [`status`], [`webhook`]: what is shown and sent.
 
 pub mod audit;
@@ -31,6 +32,7 @@ pub mod local;
 pub mod ordered;
 pub mod otlp;
 pub mod pace;
+pub mod plane;
 pub mod policy;
 pub mod query;
 pub mod remote;

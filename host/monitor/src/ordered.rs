@@ -1,9 +1,10 @@
 //! Repairs that somebody above the host orders, beside those by policy: the controllers of a domain, in an update that their
-//! group has signed and the switch's gate has verified.
+//! group has signed and a gate has verified: that of [`crate::plane`], or the switch's for orders of releases before.
 //!
 //! They name a cgroup of version 2 by its path below the mount. A cgroup that the monitor itself is in is refused.
 
 use crate::levers::{self, Levers};
+use std::io::ErrorKind;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
@@ -47,7 +48,14 @@ pub fn carry_out(cgroup: &str, what: Ordered) -> Result<(), String> {
         return Err("the monitor itself is in that cgroup".into());
     }
     let mount = levers::mount().ok_or("no cgroups of version 2 are mounted")?;
-    let levers = Levers::open(&mount.join(Path::new(cgroup))).map_err(|error| error.to_string())?;
+    let folder = mount.join(Path::new(cgroup));
+    if what == Ordered::Thaw
+        && folder.symlink_metadata().is_err_and(|error| error.kind() == ErrorKind::NotFound)
+    {
+        // What is gone is not frozen.
+        return Ok(());
+    }
+    let levers = Levers::open(&folder).map_err(|error| error.to_string())?;
     let done = match what {
         Ordered::Freeze => {
             let until = Instant::now() + FREEZE_WAIT;
@@ -57,6 +65,12 @@ pub fn carry_out(cgroup: &str, what: Ordered) -> Result<(), String> {
         Ordered::Kill => levers.kill(),
     };
     if done { Ok(()) } else { Err(format!("the cgroup does not {}", what.name())) }
+}
+
+/// Whether a cgroup is frozen.
+pub fn is_frozen(cgroup: &str) -> bool {
+    let levers = levers::mount().and_then(|mount| Levers::open(&mount.join(Path::new(cgroup))).ok());
+    levers.is_some_and(|levers| levers.frozen())
 }
 
 /// Busy processes freeze when they next run; the order stands meanwhile.
@@ -102,5 +116,9 @@ mod tests {
     fn what_is_not_there_is_named() {
         let error = carry_out("weir-no-such-cgroup", Ordered::Kill).unwrap_err();
         assert!(error.contains("weir-no-such-cgroup") || error.contains("no cgroups"), "{error}");
+        // To thaw what is gone is no failure: whoever froze it would hold it for ever.
+        let thawed = carry_out("weir-no-such-cgroup", Ordered::Thaw);
+        assert!(thawed.is_ok() || error.contains("no cgroups"), "{thawed:?}");
+        assert!(!is_frozen("weir-no-such-cgroup"));
     }
 }

@@ -122,6 +122,7 @@ const FIELDS: &[(&str, &str, Bound)] = &[
     ("BalancerService", "port", PORT_USED),
     ("BalancerService", "targetPort", PORT_USED),
     ("RepairRequest", "cgroup", Text(CGROUP_BYTES_MAX)),
+    ("RepairRequest", "id", Text(64)),
     ("FileWallRequest", "files", Items(0, FILES_MAX)),
     ("PolicyFile", "name", Text(weir_model::filewall::NAME_BYTES_MAX)),
     ("PolicyFile", "text", Text(ORDER_BYTES_MAX)),

@@ -309,6 +309,10 @@ pub struct RepairRequest {
     /// What to do; absent withdraws the order, and thaws what it froze.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub action: Option<RepairAction>,
+    /// Which order it is: letters, digits, `-`, `_` or `.`. One that comes again with the same id is carried out no second time;
+    /// without one each is another.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub id: Option<String>,
     /// Wait for the signed update to be in force at the host for so long, milliseconds.
     #[serde(default)]
     pub wait_ms: u32,

@@ -453,11 +453,11 @@ fn a_hosts_monitor_tells_the_controllers_and_obeys_their_signed_orders() {
         })
         .unwrap_or_else(|error| panic!("{error}: {:?}", health()));
     };
-    let run_dir = lab.run_folder("h2").display().to_string();
+    let settings = lab.folder().join("h2/state/node.json").display().to_string();
     let audit = lab.folder().join("h2/audit.log").display().to_string();
     let policies = POLICIES.replace("CGROUP", &cage.name);
     let start = || {
-        let more = ["--ordinary", "--report-to", &run_dir, "--report-as", "h2"];
+        let more = ["--ordinary", "--host-config", &settings];
         Running::with_audit(&policies, &more, Some(&audit))
     };
     let mut monitor = start();
@@ -483,6 +483,8 @@ fn a_hosts_monitor_tells_the_controllers_and_obeys_their_signed_orders() {
     assert!(cage.frozen() && said.contains("was carried out"), "{said}");
     told(&format!("freeze of cgroup {} was ordered", cage.name));
     assert_eq!(health().unwrap().repairs.len(), 1);
+    let shown = || lab.ok(&["plane", "show", "h2"]);
+    assert!(shown().contains(&format!("freeze cgroup {}", cage.name)) && shown().contains(" yes "));
     // A monitor that was away does what was ordered, and undoes what was withdrawn.
     drop(monitor);
     assert!(cage.frozen());
@@ -491,7 +493,8 @@ fn a_hosts_monitor_tells_the_controllers_and_obeys_their_signed_orders() {
     monitor = start();
     system::wait_for("the thaw", BOUND, || Ok(!cage.frozen())).unwrap();
     assert!(sleeper.try_wait().unwrap().is_none(), "it lives");
-    lab.ok(&["monitor", "repair", "h2", "kill", &cage.name, "--wait-s", "60"]);
+    let kill = ["monitor", "repair", "h2", "kill", &cage.name, "--id", "one", "--wait-s", "60"];
+    lab.ok(&kill);
     assert!(system::wait_for("its end", BOUND, || Ok(sleeper.try_wait().unwrap().is_some())).is_ok());
     // What the monitor cannot do has its reason, and is no success.
     let ordered = |cgroup: &str, wait_s: &str| {
@@ -514,6 +517,9 @@ fn a_hosts_monitor_tells_the_controllers_and_obeys_their_signed_orders() {
     lab.ok(&["monitor", "withdraw", "h2", "wxweir-later", "--wait-s", "60"]);
     let monitor = start();
     told(&format!("kill of cgroup {} was ordered", cage.name));
+    system::wait_for("the kill that was done", BOUND, || Ok(shown().contains(" yes "))).unwrap();
+    // Nor is it done again for whoever gives it again, because its answer was lost.
+    lab.ok(&kill);
     assert!(later.try_wait().unwrap().is_none(), "an order is carried out once");
     lab.ok(&["monitor", "withdraw", "h2", &cage.name, "--wait-s", "60"]);
     later.kill().unwrap();

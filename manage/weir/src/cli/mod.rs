@@ -14,6 +14,7 @@ mod identity;
 pub(crate) mod input;
 mod inspect;
 mod monitor;
+mod ordered;
 pub(crate) mod output;
 mod plan;
 mod plane;

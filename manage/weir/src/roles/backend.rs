@@ -1,6 +1,7 @@
 //! Joins the API to the controller: requests become events, tables become answers.
 
 mod apply;
+mod before;
 mod names;
 mod packets;
 mod planes;
@@ -15,12 +16,11 @@ use super::group::Group;
 use super::identities::Own;
 use super::process;
 use super::state::State;
-use super::told;
 use base64::Engine as _;
 use base64::prelude::BASE64_STANDARD;
 use std::net::IpAddr;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 use tokio::sync::{Semaphore, mpsc};
 use weir_admission::Door;
 use weir_api::any::AnyId;
@@ -29,18 +29,15 @@ use weir_api::planes::{PlaneList, PlaneResponse, PlaneView};
 use weir_api::types::{
     AddMember, ApplyRequest, ApplyResponse, AuditPage, CaptureRequest, CapturedFrame, ClockStatus,
     DeviceList, DeviceView, FileWallRequest, FileWallResponse, GroupStatus, IdentityList, KeyChange,
-    OrderOutcome, RepairRequest, RepairResponse, ResourceList, ResourceView, RevokeRequest, RotateRequest,
-    StatusResponse, TokenList, TokenRequest, TokenResponse, TraceRequest, TraceResponse,
+    RepairRequest, RepairResponse, ResourceList, ResourceView, RevokeRequest, RotateRequest, StatusResponse,
+    TokenList, TokenRequest, TokenResponse, TraceRequest, TraceResponse,
 };
 use weir_api::{ApiError, Backend, Caller, Reply, WatchStep};
 use weir_apps::fabric;
 use weir_controller::Error;
-use weir_controller::core::scheduler::Reached;
 use weir_controller::driver::{ControllerHandle, Watch};
 use weir_model::domain::DomainEvent;
 use weir_model::event::SourceId;
-use weir_model::filewall::PolicyOrder;
-use weir_model::health::RepairOrder;
 use weir_model::identity::IdentityEvent;
 use weir_model::join::{JoinRequest, JoinResponse, from_hex, to_hex};
 use weir_model::local::{Answer, Question};
@@ -109,26 +106,6 @@ pub(super) fn api_error(error: Error) -> ApiError {
 }
 
 impl Controlled {
-    /// Whether a host has what was ordered of it, and what became of that there; a withdrawal leaves nothing to be carried out.
-    async fn ordered(
-        &self,
-        host: &Label,
-        version: Version,
-        wait_ms: u32,
-        withdrawn: bool,
-    ) -> Result<(bool, Option<OrderOutcome>), ApiError> {
-        if wait_ms == 0 {
-            return Ok((false, None));
-        }
-        let until = Instant::now() + Duration::from_millis(u64::from(wait_ms.min(WAIT_MAX_MS)));
-        let left = || until.saturating_duration_since(Instant::now());
-        let in_force = self.handle.wait(version, left()).await.map_err(api_error)? == Reached::All;
-        if withdrawn {
-            return Ok((in_force, None));
-        }
-        Ok((in_force, told::outcome_within(&self.handle, host, version.0, left()).await))
-    }
-
     /// An error of the order, with the address of the controller that leads where another does.
     pub(super) fn failed(&self, error: Error) -> ApiError {
         match (&error, &self.group) {
@@ -398,17 +375,7 @@ impl Backend for Controlled {
     }
 
     fn repair(&self, caller: Caller, name: Label, request: RepairRequest) -> Reply<'_, RepairResponse> {
-        Box::pin(async move {
-            self.barrier().await?;
-            self.known(&name)?;
-            let withdrawn = request.action.is_none();
-            let order =
-                RepairOrder { actuator: name.clone(), cgroup: request.cgroup, action: request.action };
-            let ordered = self.handle.repair(order, Some(caller.0)).await;
-            let version = ordered.map_err(|error| self.failed(error))?;
-            let (in_force, outcome) = self.ordered(&name, version, request.wait_ms, withdrawn).await?;
-            Ok(RepairResponse { version: version.0, in_force, outcome })
-        })
+        Box::pin(self.order_repair(caller, name, request))
     }
 
     fn filewall(
@@ -418,16 +385,7 @@ impl Backend for Controlled {
         wall: Label,
         request: FileWallRequest,
     ) -> Reply<'_, FileWallResponse> {
-        Box::pin(async move {
-            self.barrier().await?;
-            self.known(&name)?;
-            let withdrawn = request.files.is_none();
-            let order = PolicyOrder { actuator: name.clone(), wall, files: request.files };
-            let ordered = self.handle.filewall(order, Some(caller.0)).await;
-            let version = ordered.map_err(|error| self.failed(error))?;
-            let (in_force, outcome) = self.ordered(&name, version, request.wait_ms, withdrawn).await?;
-            Ok(FileWallResponse { version: version.0, in_force, outcome })
-        })
+        Box::pin(self.order_policies(caller, (name, wall), request))
     }
 
     fn planes(&self, name: Label) -> Reply<'_, PlaneList> {

@@ -1,17 +1,10 @@
-//! A FileWall in the one loop (row F): the controllers order its policies, in an entry that the gate of the host's switch has
-//! verified; it is read there, put in force, and kept.
-//!
-//! ```text
-//!  FileWall ◄─ Changed ── switch ◄─ signed update ── agent ◄── controllers ◄── order ◄── `weir filewall order`
-//!  FileWall ── Health ──► switch ── signed event ──► agent ──► controllers ──► what became of it ([`super::told`])
-//! ```
+//! The policies that controllers order of a FileWall, in its folder: put there, put in force, and kept (row F). [`plane`] is the
+//! process that verifies and acks them.
 //!
 //! Invariants
-//! - Nothing is served before there are policies: without any that were kept, the first order is waited for.
 //! - Policies are put in force as a whole or not at all. Those that are wrong are refused, and the last good ones stay.
 //! - The last good ones are on the disk before they count as such ([`KEPT_FILE`]), and are in force after a restart, with or without
 //!   a switch, an agent and controllers.
-//! - What became of an order is said when it is in force, or refused for good, and not before.
 //! - A withdrawn order changes nothing: what is in force stays.
 //! - The machine's owner has files of his own in the folder. They are in force as without orders when they change, and one that is being
 //!   written holds an order up for [`TRIES`] tries before it is refused.
@@ -20,33 +13,23 @@
 
 pub mod plane;
 
-use super::health::{Switch, ask_after, last_of_others};
-use super::told::Teller;
 use crate::failure::Failure;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeSet;
 use std::io::{ErrorKind, Write};
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 use std::time::Duration;
-use weir_base::codec::CodecError;
-use weir_filewall::policy;
 use weir_filewall::proxy::FileWall;
+use weir_model::Label;
 use weir_model::filewall::{PolicyFile, PolicySet, files_problem};
-use weir_model::local::{Answer, CONTROL_SOCKET, FromSwitch, ToSwitch};
-use weir_model::{Entry, Key, Label};
 
 /// The last good policies, in the folder of policies.
 const KEPT_FILE: &str = ".ordered.json";
 /// Those that are being put in force: if they did not become the last good ones, their files are removed at the next start.
 const NEXT_FILE: &str = ".ordered.next.json";
-/// What is said of an order that is in force.
-const IN_FORCE: &str = "it is in force";
 /// How often an order is tried while a file of the machine's owner cannot be read, and how long after another: it is being written.
 const TRIES: u32 = 4;
 const BETWEEN: Duration = Duration::from_millis(500);
-/// Between two tries to reach the switch.
-const RETRY: Duration = Duration::from_millis(500);
 
 /// What was in force last.
 #[derive(Debug, Serialize, Deserialize)]
@@ -58,10 +41,6 @@ struct Kept {
 /// Orders for a FileWall.
 #[derive(Debug)]
 pub struct Orders {
-    /// Run directory of the host's switch.
-    pub run_dir: PathBuf,
-    /// The host.
-    pub host: Label,
     /// Name of the FileWall there.
     pub wall: Label,
     /// Folder of policies.
@@ -69,18 +48,6 @@ pub struct Orders {
 }
 
 impl Orders {
-    /// Makes the folder what it was when policies were in force last; without any, waits for the first order that is sound.
-    /// Returns its version.
-    ///
-    /// # Errors
-    /// [`Failure`].
-    pub fn begin(&self) -> Result<u64, Failure> {
-        if let Some(version) = self.mend()? {
-            return Ok(version);
-        }
-        self.first()
-    }
-
     /// Makes the folder what it was when policies were in force last; their version, if there are any.
     fn mend(&self) -> Result<Option<u64>, Failure> {
         std::fs::create_dir_all(&self.folder).map_err(Failure::io(self.folder.display().to_string()))?;
@@ -93,118 +60,6 @@ impl Orders {
             return Ok(Some(kept.version));
         }
         Ok(None)
-    }
-
-    /// Waits for the first order that is sound; its version.
-    fn first(&self) -> Result<u64, Failure> {
-        tracing::info!(host = %self.host, wall = %self.wall, "waiting for the first order of policies");
-        let mut version = 0;
-        let mut refused = 0;
-        let mut teller = Teller::new(self.host.clone());
-        while version == 0 {
-            // It ends with an error when the switch is gone: it may come back.
-            let _ = self.follow(&mut teller, |set, teller| {
-                if set.version.0 <= refused {
-                    return true;
-                }
-                // That it is in force is said when it is served.
-                match self.take(set, || policy::load(&self.folder, None).map(drop)) {
-                    Ok(()) => version = set.version.0,
-                    Err(reason) => {
-                        tracing::error!(reason, "the ordered policies are refused");
-                        refused = set.version.0;
-                        teller.say(refused, Err(&reason));
-                    }
-                }
-                version == 0
-            });
-            if version == 0 {
-                std::thread::sleep(RETRY);
-            }
-        }
-        Ok(version)
-    }
-
-    /// Puts in force what is ordered, in a thread of its own, for as long as the process lives.
-    ///
-    /// # Errors
-    /// [`Failure::Io`].
-    pub fn start(self, wall: Arc<FileWall>, version: u64) -> Result<(), Failure> {
-        wall.ordered(version);
-        let work = move || {
-            let mut seen = version;
-            let mut complained = false;
-            let mut teller = Teller::new(self.host.clone());
-            teller.say(seen, Ok(IN_FORCE));
-            loop {
-                let result = self.follow(&mut teller, |set, teller| {
-                    complained = false;
-                    // What was refused is not tried again; a later order has a later version.
-                    if set.version.0 > seen {
-                        seen = set.version.0;
-                        match self.take_into(&wall, set) {
-                            Ok(()) => {
-                                wall.ordered(seen);
-                                teller.say(seen, Ok(IN_FORCE));
-                            }
-                            Err(reason) => {
-                                teller.say(seen, Err(&format!("{reason}; the policies before stay")));
-                                tracing::error!(
-                                    reason,
-                                    "the ordered policies are refused; those before stay"
-                                );
-                            }
-                        }
-                    }
-                    true
-                });
-                if let (Err(error), false) = (result, complained) {
-                    complained = true;
-                    tracing::warn!(%error, "no orders from the switch; the policies stay as they are");
-                }
-                std::thread::sleep(RETRY);
-            }
-        };
-        let thread = std::thread::Builder::new().name("filewall-orders".into());
-        thread.spawn(work).map(drop).map_err(Failure::io("starting the thread of orders"))
-    }
-
-    /// Shows each order to `work` for as long as it wants more, and says what became of them.
-    fn follow(
-        &self,
-        teller: &mut Teller,
-        mut work: impl FnMut(&PolicySet, &mut Teller) -> bool,
-    ) -> Result<(), CodecError> {
-        let mut switch = Switch::connect(&self.run_dir.join(CONTROL_SOCKET))?;
-        teller.connected();
-        switch.send(&ToSwitch::Subscribe)?;
-        switch.send(&ask_after(last_of_others()))?;
-        loop {
-            if let Some(frame) = teller.due() {
-                switch.send(&frame)?;
-            }
-            let mut found = Vec::new();
-            match switch.receive()? {
-                Some(FromSwitch::Answer { answer: Answer::Entries { entries, last }, .. }) => {
-                    if let (Some((key, ..)), false) = (entries.last(), last) {
-                        switch.send(&ask_after(key.clone()))?;
-                    }
-                    found.extend(entries.into_iter().map(|(key, _, entry, _)| (key, Some(entry))));
-                }
-                Some(FromSwitch::Changed { key, entry, .. }) => found.push((key, entry)),
-                _ => {}
-            }
-            for (key, entry) in found {
-                if !matches!(&key, Key::FileWall { host, wall } if *host == self.host && *wall == self.wall) {
-                    continue;
-                }
-                match entry {
-                    Some(Entry::FileWall(set)) if !work(&set, teller) => return Ok(()),
-                    Some(_) => {}
-                    None => tracing::warn!("the order of policies is withdrawn; they stay as they are"),
-                }
-            }
-        }
     }
 
     /// Puts policies in force in a FileWall that serves, which reads no files by itself meanwhile; see [`Orders::take`].

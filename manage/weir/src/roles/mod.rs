@@ -10,6 +10,7 @@ pub mod health;
 pub mod identities;
 pub mod keys;
 pub mod manifest;
+pub mod monitor;
 pub mod node;
 pub mod plane;
 pub mod process;
@@ -17,7 +18,6 @@ pub mod state;
 mod store;
 pub mod switch;
 mod tokens;
-pub mod told;
 pub mod trace;
 
 use tokio::signal::unix::{SignalKind, signal};

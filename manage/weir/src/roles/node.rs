@@ -237,7 +237,8 @@ fn start(arguments: NodeArguments, role: Role, external: Vec<IpAddr>) -> Result<
         let supervisor = SupervisorConfig {
             agent: child("agent", &path),
             switch: child("switch", &switch),
-            monitor: monitor(&config, &program).map(|monitor| (monitor, config.run_dir.join(MONITOR_LOCK))),
+            monitor: monitor(&path, &config, &program)
+                .map(|monitor| (monitor, config.run_dir.join(MONITOR_LOCK))),
             supervisor_lock: config.run_dir.join(SUPERVISOR_LOCK),
             agent_lock: config.run_dir.join(AGENT_LOCK),
             switch_lock: config.run_dir.join(SWITCH_LOCK),
@@ -301,20 +302,16 @@ fn policies(config: &Config) -> Option<PathBuf> {
     config.monitor.policy.clone().or_else(|| known.exists().then(|| known.to_path_buf()))
 }
 
-/// Run directory and name of the host whose settings are in a file; nothing if there is no such file.
+/// Name of the host whose settings are in a file.
 ///
 /// # Errors
 /// What is wrong with it.
-pub fn place(path: &Path) -> Result<Option<(PathBuf, Label)>, Failure> {
-    if !path.exists() {
-        return Ok(None);
-    }
-    let config = Config::read(path).map_err(|error| wrong(&error))?;
-    Ok(Some((config.run_dir, config.name)))
+pub fn name(path: &Path) -> Result<Label, Failure> {
+    Config::read(path).map(|config| config.name).map_err(|error| wrong(&error))
 }
 
 /// The monitor as a child, if it is to run.
-fn monitor(config: &Config, program: &Path) -> Option<ChildSpec> {
+fn monitor(path: &Path, config: &Config, program: &Path) -> Option<ChildSpec> {
     let settings = &config.monitor;
     match (settings.run, health::obstacle()) {
         (RunMonitor::Off, _) => return None,
@@ -340,8 +337,7 @@ fn monitor(config: &Config, program: &Path) -> Option<ChildSpec> {
     option("--audit", config.state_dir.join("monitor/audit.log").into());
     option("--sensors", config.run_dir.join(SENSORS_FOLDER).into());
     option("--status", settings.status.to_string().into());
-    option("--report-to", config.run_dir.clone().into());
-    option("--report-as", config.name.to_string().into());
+    option("--host-config", path.into());
     Some(ChildSpec { name: "monitor", program: program.to_path_buf(), arguments })
 }
 
@@ -483,7 +479,7 @@ fn write_switch_settings(config: &Config) -> Result<(PathBuf, SwitchConfig), Fai
         "trustFile": config.state_dir.join(TRUST_FILE),
         "identityFile": config.state_dir.join(IDENTITY_FILE),
         "engine": config.switch.engine,
-        "idleReader": monitor(config, Path::new("")).map(|_| json!({
+        "idleReader": monitor(Path::new(""), config, Path::new("")).map(|_| json!({
             "policy": policies(config),
             "ring": config.monitor.ring,
         })),
@@ -564,7 +560,7 @@ mod tests {
         assert_eq!(config.agent.dns.upstream.len(), 1);
         assert_eq!(config.monitor.run, RunMonitor::Off);
         assert_eq!(config.monitor.policy, Some(dir.path().join("policies")));
-        assert_eq!(monitor(&config, Path::new("weir")), None);
+        assert_eq!(monitor(&path, &config, Path::new("weir")), None);
         let later = NodeArguments { name: None, underlay: None, ..arguments(dir.path()) };
         assert_eq!(settings(&later, Role::Gateway, Vec::new()).unwrap(), (path, config));
     }
@@ -619,16 +615,16 @@ mod tests {
     }
 
     #[test]
-    fn the_monitor_is_told_where_to_report() {
+    fn the_monitor_is_told_whose_it_is() {
         let dir = tempfile::tempdir().unwrap();
         let on = NodeArguments { monitor: Some("on".into()), ..arguments(dir.path()) };
-        let (_, config) = settings(&on, Role::Host, Vec::new()).unwrap();
-        let child = monitor(&config, Path::new("/usr/bin/weir")).unwrap();
+        let (path, config) = settings(&on, Role::Host, Vec::new()).unwrap();
+        let child = monitor(&path, &config, Path::new("/usr/bin/weir")).unwrap();
         let words: Vec<String> =
             child.arguments.iter().map(|word| word.to_string_lossy().into_owned()).collect();
         let after = |name: &str| words[words.iter().position(|word| word == name).unwrap() + 1].clone();
-        assert_eq!(after("--report-as"), "h1");
-        assert_eq!(after("--report-to"), config.run_dir.display().to_string());
+        assert_eq!(after("--host-config"), path.display().to_string());
+        assert_eq!(name(&path).unwrap().as_str(), "h1");
         assert_eq!(after("--sensors"), config.run_dir.join("sensors").display().to_string());
         assert_eq!(after("--policy"), dir.path().join("policies").display().to_string());
         assert!(after("--audit").starts_with(&config.state_dir.display().to_string()));

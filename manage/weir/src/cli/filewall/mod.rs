@@ -7,6 +7,7 @@ mod top;
 use super::Failure;
 use crate::roles::filewall::Orders;
 use crate::roles::filewall::plane::Ordered;
+use crate::roles::plane::OfHost;
 use axum::Router;
 use axum::extract::State;
 use axum::http::header;
@@ -50,7 +51,7 @@ enum Command {
     Push(push::Push),
     /// Withdraw policies that were pushed; the FileWall keeps what it has in force
     Withdraw(push::Withdraw),
-    /// Order policies of a FileWall that runs with --orders-from, as releases before did
+    /// The same as push and withdraw, as releases before had it
     #[command(hide = true)]
     Order(push::Order),
 }
@@ -103,12 +104,11 @@ struct Serve {
     /// Wait until the FileWall that has the context ends, then take over
     #[arg(long, requires = "context")]
     standby: bool,
-    /// Take policies that the controllers order for NAME on the host of --host: run directory of that host's switch.
-    /// They are put into the folder of --policy and stay there
-    #[arg(long, value_name = "DIR", requires_all = ["host", "name", "policy"])]
+    /// What --host-config was in releases before: the run directory of the host's switch
+    #[arg(long, value_name = "DIR", requires_all = ["name", "policy"], hide = true)]
     orders_from: Option<PathBuf>,
-    /// Name of the host that the orders are for
-    #[arg(long, requires = "orders_from")]
+    /// Of releases before; the host's name is in its state
+    #[arg(long, requires = "orders_from", hide = true)]
     host: Option<Label>,
     /// Take policies that are pushed to NAME on the host of these settings ('weir filewall push'): node.json in its state directory, or
     /// what 'weir host --config' has. FileWall verifies and acks them itself
@@ -203,24 +203,19 @@ impl Serve {
         Ok(plan)
     }
 
-    fn orders(&self) -> Option<Orders> {
-        Some(Orders {
-            run_dir: self.orders_from.clone()?,
-            host: self.host.clone()?,
-            wall: self.name.clone()?,
-            folder: self.policy.clone()?,
-        })
-    }
-
     /// What takes policies that are pushed.
     fn pushed(&self) -> Result<Option<Ordered>, Failure> {
-        let (Some(config), Some(wall), Some(folder)) = (&self.host_config, &self.name, &self.policy) else {
-            return Ok(None);
+        let (Some(wall), Some(folder)) = (&self.name, &self.policy) else { return Ok(None) };
+        let host = match (&self.host_config, &self.orders_from) {
+            (Some(config), _) => OfHost::read(config)?,
+            (None, Some(run)) => {
+                let host = self.host.as_ref().map(Label::as_str);
+                tracing::warn!(host, "--orders-from and --host are of releases before: say --host-config");
+                OfHost::at(run.clone())
+            }
+            (None, None) => return Ok(None),
         };
-        // The host's name is in its settings; the run directory of the switch is not asked.
-        let (host, run_dir) = (wall.clone(), PathBuf::new());
-        let orders = Orders { run_dir, host, wall: wall.clone(), folder: folder.clone() };
-        Ordered::start(config, orders).map(Some)
+        Ordered::start(&host, Orders { wall: wall.clone(), folder: folder.clone() }).map(Some)
     }
 
     /// Sessions that there are descriptors for: each has its client, its way to the server, and the two ends of each hop of a router.
@@ -248,24 +243,17 @@ impl Serve {
 
     fn run(self) -> Result<ExitCode, Failure> {
         if self.name.is_some() && self.orders_from.is_none() && self.host_config.is_none() {
-            return Err(Failure::Input(
-                "--name is that of a FileWall with --host-config or --orders-from".into(),
-            ));
+            return Err(Failure::Input("--name is that of a FileWall with --host-config".into()));
         }
         let descriptors = weir_admission::descriptors::raise();
         let (mut config, plan) = (self.config()?, self.plan()?);
         Self::fit(&mut config, &plan, descriptors);
         let (server, open) = (config.server.clone(), self.open_to_all());
-        let orders = self.orders();
-        let version = orders.as_ref().map(Orders::begin).transpose()?;
         let pushed = self.pushed()?;
         let first = pushed.as_ref().map(Ordered::first);
         let wall = Arc::new(FileWall::start_group(config, &plan).map_err(failure)?);
         if let (Some(pushed), Some(first)) = (&pushed, first) {
             pushed.serve(wall.clone(), first)?;
-        }
-        if let (Some(orders), Some(version)) = (orders, version) {
-            orders.start(wall.clone(), version)?;
         }
         tracing::info!(
             address = %wall.address,

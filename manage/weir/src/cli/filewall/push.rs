@@ -1,11 +1,10 @@
-//! `weir filewall order`: policies that the controllers order. They travel as an update that the group signs, and the switch of
-//! the host verifies it before the FileWall sees it. What the FileWall did with it comes back the other way ([`told`]).
-//! `weir filewall push`: the same, for a FileWall that verifies and acks it itself (`--host-config`).
+//! `weir filewall push` and `withdraw`: policies that the controllers order. They travel as an update that the group signs; the
+//! FileWall verifies and acks it itself (`--host-config`). `weir filewall order`: the same by the request of releases before.
 
 use super::failure;
+use crate::cli::ordered::ending;
 use crate::cli::output::{Format, print};
 use crate::cli::{Failure, plane};
-use crate::roles::told;
 use clap::Args;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -48,7 +47,7 @@ impl Order {
         let response = connect()?.filewall(&self.host, &self.wall, &FileWallRequest { files, wait_ms })?;
         let who = format!("FileWall '{}'", self.wall);
         let who = (!self.withdraw).then_some(who.as_str());
-        let (exit, text) = told::ending(response.in_force, response.outcome.as_ref(), self.wait_s, who);
+        let (exit, text) = ending(response.in_force, response.outcome.as_ref(), self.wait_s, who);
         print(self.output, &response, || say!("ordered at v{}: {text}", response.version))?;
         Ok(exit.into())
     }

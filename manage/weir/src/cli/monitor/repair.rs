@@ -1,9 +1,9 @@
-//! `weir monitor repair` and `withdraw`: a repair that the controllers order. It travels as an update that their group signs, and the switch of
-//! the host verifies it before the monitor sees it.
+//! `weir monitor repair` and `withdraw`: a repair that the controllers order. It travels as an update that their group signs; the
+//! host's monitor verifies it, carries it out once, and acks it.
 
+use crate::cli::ordered::ending;
 use crate::cli::output::{Format, print};
 use crate::failure::Failure;
-use crate::roles::told;
 use clap::{Args, ValueEnum};
 use std::process::ExitCode;
 use weir_api::client::Client;
@@ -50,6 +50,9 @@ pub struct Repair {
     wanted: Wanted,
     #[command(flatten)]
     target: Target,
+    /// A name for this order: given again, as after an answer that was lost, it is not carried out a second time
+    #[arg(long)]
+    id: Option<String>,
 }
 
 /// `weir monitor withdraw`
@@ -81,7 +84,7 @@ impl Repair {
             Wanted::Freeze => RepairAction::Freeze,
             Wanted::Kill => RepairAction::Kill,
         };
-        self.target.order(client, &self.host, Some(action))
+        self.target.order(client, &self.host, Some(action), self.id)
     }
 }
 
@@ -91,7 +94,7 @@ impl Withdraw {
     /// # Errors
     /// [`Failure`].
     pub fn run(self, client: &Client) -> Result<ExitCode, Failure> {
-        self.target.order(client, &self.host, None)
+        self.target.order(client, &self.host, None, None)
     }
 }
 
@@ -106,16 +109,22 @@ impl Order {
             WantedBefore::Kill => Some(RepairAction::Kill),
             WantedBefore::Release => None,
         };
-        self.target.order(client, &self.host, action)
+        self.target.order(client, &self.host, action, None)
     }
 }
 
 impl Target {
-    fn order(self, client: &Client, host: &str, action: Option<RepairAction>) -> Result<ExitCode, Failure> {
+    fn order(
+        self,
+        client: &Client,
+        host: &str,
+        action: Option<RepairAction>,
+        id: Option<String>,
+    ) -> Result<ExitCode, Failure> {
         let wait_ms = self.wait_s.saturating_mul(1000);
-        let response = client.repair(host, &RepairRequest { cgroup: self.cgroup, action, wait_ms })?;
+        let response = client.repair(host, &RepairRequest { cgroup: self.cgroup, action, id, wait_ms })?;
         let who = action.is_some().then_some("the monitor");
-        let (exit, text) = told::ending(response.in_force, response.outcome.as_ref(), self.wait_s, who);
+        let (exit, text) = ending(response.in_force, response.outcome.as_ref(), self.wait_s, who);
         print(self.output, &response, || say!("ordered at v{}: {text}", response.version))?;
         Ok(exit.into())
     }

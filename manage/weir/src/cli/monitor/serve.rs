@@ -2,8 +2,9 @@
 
 use super::{AUDIT_FILE, STATUS_ADDRESS, export, failure};
 use crate::failure::Failure;
-use crate::roles::health::Relay;
+use crate::roles::monitor::{Attached, Place};
 use crate::roles::node::{self, PidFile};
+use crate::roles::plane::OfHost;
 use axum::Router;
 use axum::extract::State;
 use axum::http::header;
@@ -13,7 +14,6 @@ use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
-use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::time::Duration;
 use weir_agent::supervise::{MONITOR_LOCK, RunLock};
 use weir_api::serve::Plain;
@@ -21,13 +21,12 @@ use weir_model::Label;
 use weir_monitor::audit::Entry;
 use weir_monitor::dataplane::Pulse;
 use weir_monitor::local::{self, Settings};
+use weir_monitor::plane::Telling;
 use weir_monitor::policy::{POLICIES_MAX, Policy};
 use weir_monitor::remote::RingFile;
-use weir_monitor::service::{Config, Monitor, OnEntry};
+use weir_monitor::service::{Config, Monitor};
 use weir_monitor::webhook::{self, Answer, Webhook, judge};
 
-/// Most entries that wait to be told to the controllers.
-const RELAY_QUEUE_MAX: usize = 256;
 /// Queries in a folder of policies.
 const QUERIES_FILE: &str = "queries.txt";
 /// How long one try takes at most.
@@ -81,15 +80,19 @@ pub(super) struct Serve {
     /// Time between two sendings to it, s
     #[arg(long, default_value_t = 10, value_parser = clap::value_parser!(u64).range(1..))]
     otlp_every_s: u64,
-    /// Run directory of this host's switch: what is seen is told to the controllers, what they order is carried out
-    #[arg(long, value_name = "DIR", requires = "report_as")]
-    report_to: Option<PathBuf>,
-    /// This host's name in the domain
-    #[arg(long, value_name = "NAME", requires = "report_to")]
-    report_as: Option<Label>,
-    /// Settings of this host ('weir host --config'): instead of --report-to and --report-as; a file that is not there means neither
-    #[arg(long, value_name = "FILE", conflicts_with = "report_to")]
+    /// Settings of this host ('weir host --config', or node.json in its state directory): what is seen is told to the controllers,
+    /// what they order is verified, carried out and acked by the monitor itself, as a plane of the host
+    #[arg(long, value_name = "FILE", conflicts_with = "node")]
+    host_config: Option<PathBuf>,
+    /// The same, where a file that is not there means that this machine is no host
+    #[arg(long, value_name = "FILE")]
     node: Option<PathBuf>,
+    /// What --host-config was in releases before: the run directory of the host's switch
+    #[arg(long, value_name = "DIR", requires = "report_as", conflicts_with_all = ["node", "host_config"], hide = true)]
+    report_to: Option<PathBuf>,
+    /// And the host's name
+    #[arg(long, value_name = "NAME", requires = "report_to", hide = true)]
+    report_as: Option<Label>,
     /// Do without what the machine refuses (priority, locked memory, the status address), and say so
     #[arg(long)]
     where_possible: bool,
@@ -112,20 +115,29 @@ impl Serve {
         }
     }
 
+    /// The host whose monitor it is, if it is one's.
+    fn place(&self) -> Result<Option<Place>, Failure> {
+        let (host, name) = match (&self.host_config, &self.node, &self.report_to, &self.report_as) {
+            (Some(config), ..) => (OfHost::read(config)?, node::name(config)?),
+            (None, Some(config), ..) if config.exists() => (OfHost::read(config)?, node::name(config)?),
+            (None, _, Some(run), Some(name)) => (OfHost::at(run.clone()), name.clone()),
+            _ => return Ok(None),
+        };
+        Ok(Some(Place { host, name, audit: self.audit.clone() }))
+    }
+
     /// Runs it.
-    pub(super) fn run(mut self) -> Result<ExitCode, Failure> {
-        if let Some((run_dir, name)) = self.node.as_deref().map(node::place).transpose()?.flatten() {
-            (self.report_to, self.report_as) = (Some(run_dir), Some(name));
-        }
+    pub(super) fn run(self) -> Result<ExitCode, Failure> {
+        let place = self.place()?;
         // Of two in one place the second would write into the first one's audit log.
-        let _lock = self.report_to.as_ref().map(|run_dir| {
-            let taken = RunLock::take(&run_dir.join(MONITOR_LOCK), "monitor");
-            let pid = PidFile::write(run_dir, "monitor");
+        let _lock = place.as_ref().map(|place| {
+            let taken = RunLock::take(&place.host.run().join(MONITOR_LOCK), "monitor");
+            let pid = PidFile::write(place.host.run(), "monitor");
             taken.map_err(|error| Failure::Input(error.to_string())).and_then(|lock| Ok((lock, pid?)))
         });
         let _lock = _lock.transpose()?;
-        let (sinks, entries) = self.sinks();
-        let monitor = Arc::new(self.start(sinks)?);
+        let telling = Telling::new(&self.audit);
+        let monitor = Arc::new(self.start(place.as_ref(), telling.clone())?);
         let status = monitor.status();
         tracing::info!(
             kernel = status.kernel,
@@ -134,10 +146,7 @@ impl Serve {
             status = %self.status,
             "the monitor is up"
         );
-        if let (Some(run_dir), Some(name), Some(entries)) = (&self.report_to, self.report_as.clone(), entries)
-        {
-            Relay::start(&monitor, run_dir, name, &self.audit, entries)?;
-        }
+        let attached = place.map(|place| Attached::start(&monitor, place, telling)).transpose()?;
         if let Some(url) = &self.otlp {
             export::start(&monitor, url, Duration::from_secs(self.otlp_every_s))?;
         }
@@ -152,7 +161,12 @@ impl Serve {
                 false
             }
         };
-        match runtime.block_on(serve_status(monitor, self.status, self.where_possible, is_sound))? {
+        let served = serve_status(monitor.clone(), self.status, self.where_possible, is_sound);
+        let ending = runtime.block_on(served);
+        // What is in hand is done, then nothing more; then the monitor ends.
+        drop(attached);
+        drop(monitor);
+        match ending? {
             Ending::Stop => Ok(ExitCode::SUCCESS),
             Ending::Anew => Err(begin_anew()),
         }
@@ -172,19 +186,8 @@ impl Serve {
         Ok((policies.map_err(failure)?, queries.map_err(failure)?))
     }
 
-    /// Who is told of entries: the controllers, if that is wanted.
-    fn sinks(&self) -> (Vec<OnEntry>, Option<Receiver<Entry>>) {
-        let mut sinks = Vec::new();
-        let entries = self.report_to.as_ref().map(|_| {
-            let (queue, entries) = sync_channel(RELAY_QUEUE_MAX);
-            sinks.push(sink("the controllers", queue));
-            entries
-        });
-        (sinks, entries)
-    }
-
     /// Starts the monitor, perhaps with less than was wanted.
-    fn start(&self, sinks: Vec<OnEntry>) -> Result<Monitor, Failure> {
+    fn start(&self, place: Option<&Place>, telling: Telling) -> Result<Monitor, Failure> {
         let settings = self.settings();
         let obstacle = local::try_settings(&settings).err();
         let settings = match obstacle {
@@ -195,7 +198,9 @@ impl Serve {
             _ => settings,
         };
         let (mut policies, queries) = self.files()?;
-        self.watch_switch(&mut policies);
+        if let Some(place) = place {
+            watch_switch(&place.name, &mut policies);
+        }
         let webhook = self.webhook.as_ref().map(|url| {
             Webhook::start(&self.audit, Box::new(Post::new(url)), webhook::Settings::default()).map(Arc::new)
         });
@@ -208,22 +213,18 @@ impl Serve {
             audit: self.audit.clone(),
             sensors: weir_sensor::Directory::new(&self.sensors),
             without_bpf: self.without_bpf,
-            on_entry: tell_each(sinks),
+            on_entry: Box::new(move |entry: &Entry| telling.hear(entry)),
         };
         Monitor::start(config).map_err(failure)
     }
 }
 
-impl Serve {
-    /// The monitor of a host watches its switch, unless a policy does so already.
-    fn watch_switch(&self, policies: &mut Vec<Policy>) {
-        let Some(name) = &self.report_as else { return };
-        let own = Pulse::name(name.as_str());
-        let watched =
-            |policy: &Policy| matches!(policy, Policy::Stalled(stalled) if stalled.sensor_box == own);
-        if !policies.iter().any(watched) && policies.len() < POLICIES_MAX {
-            policies.push(Pulse::policy(name.as_str()));
-        }
+/// The monitor of a host watches its switch, unless a policy does so already.
+fn watch_switch(name: &Label, policies: &mut Vec<Policy>) {
+    let own = Pulse::name(name.as_str());
+    let watched = |policy: &Policy| matches!(policy, Policy::Stalled(stalled) if stalled.sensor_box == own);
+    if !policies.iter().any(watched) && policies.len() < POLICIES_MAX {
+        policies.push(Pulse::policy(name.as_str()));
     }
 }
 
@@ -303,20 +304,6 @@ async fn serve_status(
 
 async fn metrics(State(monitor): State<Arc<Monitor>>) -> impl axum::response::IntoResponse {
     ([(header::CONTENT_TYPE, "text/plain; version=0.0.4")], monitor.status().prometheus())
-}
-
-/// Tells each of them.
-fn tell_each(mut sinks: Vec<OnEntry>) -> OnEntry {
-    Box::new(move |entry| sinks.iter_mut().for_each(|sink| sink(entry)))
-}
-
-/// Puts entries into a queue; those that find it full are lost there, not in the audit log.
-fn sink(whom: &'static str, queue: SyncSender<Entry>) -> OnEntry {
-    Box::new(move |entry| {
-        if queue.try_send(entry.clone()).is_err() {
-            tracing::error!(number = entry.number, "an event is not told to {whom}: the queue is full");
-        }
-    })
 }
 
 /// The webhook, over HTTP.

@@ -69,6 +69,13 @@ pub(super) fn have_room(store: &Store, apply: &Apply) -> Result<(), ApiError> {
     Ok(())
 }
 
+/// Whether an actuator has a release from before planes. Until a controller has heard it, nobody knows, and it has none.
+pub(super) fn is_before_planes(store: &Store, name: &Label) -> bool {
+    let cell = store.get(SPEAKS_TABLE, name.as_str().as_bytes());
+    let spoken = cell.and_then(|cell| decode::<u32>(&cell.value).ok());
+    spoken.is_some_and(|spoken| spoken < PLANES_SINCE)
+}
+
 impl Controlled {
     /// Of what planes are to have, what their processes do not have in force, and why, where that was said.
     pub(super) async fn not_in_force(&self, wanted: Vec<PlaneId>) -> Result<Vec<String>, ApiError> {
@@ -172,11 +179,8 @@ impl Controlled {
     /// Why a key is not in force, as far as somebody said so.
     fn refusal(&self, name: &Label, key: &Key, status: Option<&KeyStatus>, is_put: bool) -> Option<String> {
         let Some(status) = status else {
-            let store = &self.handle.published().store;
-            let cell = store.get(SPEAKS_TABLE, name.as_str().as_bytes());
-            // Until a controller has heard it, nobody knows.
-            let spoken = cell.and_then(|cell| decode::<u32>(&cell.value).ok());
-            return spoken.filter(|spoken| is_put && *spoken < PLANES_SINCE).map(|_| {
+            let is_before = is_put && is_before_planes(&self.handle.published().store, name);
+            return is_before.then(|| {
                 format!("{name} has a release that does not know planes: it is told when that is upgraded")
             });
         };

@@ -11,7 +11,6 @@ use super::{KEPT_FILE, Orders};
 use crate::failure::Failure;
 use crate::roles::plane::{OfHost, failure};
 use std::collections::BTreeMap;
-use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 use weir_actuator::{Actuator, Runner, Serving};
@@ -98,10 +97,9 @@ impl Ordered {
     ///
     /// # Errors
     /// [`Failure`].
-    pub fn start(config: &Path, orders: Orders) -> Result<Ordered, Failure> {
-        let host = OfHost::read(config)?;
+    pub fn start(host: &OfHost, orders: Orders) -> Result<Ordered, Failure> {
         let instance = orders.wall.clone();
-        let folders = host.folders(&format!("filewall-{instance}"));
+        let folders = host.folders(&format!("filewall-{instance}"))?;
         let runner = Runner::new(host.identity()?, &folders, Some(&instance), Wall::new(orders)?);
         runner.map_err(failure)?.start().map(Ordered).map_err(failure)
     }

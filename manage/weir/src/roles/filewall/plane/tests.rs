@@ -1,6 +1,7 @@
 //! A FileWall passes what every actuator must pass.
 
 use super::*;
+use std::path::Path;
 use weir_actuator::suite::Subject;
 use weir_model::Label;
 use weir_model::filewall::PolicyFile;
@@ -16,12 +17,7 @@ impl Subject for Walls {
     type Actuator = Wall;
 
     fn make(&self, folder: &Path) -> Wall {
-        let orders = Orders {
-            run_dir: folder.join("run"),
-            host: Label::new("h1").unwrap(),
-            wall: Label::new("wall").unwrap(),
-            folder: folder.join("policies"),
-        };
+        let orders = Orders { wall: Label::new("wall").unwrap(), folder: folder.join("policies") };
         Wall::new(orders).unwrap()
     }
 
