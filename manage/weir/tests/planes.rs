@@ -96,7 +96,7 @@ fn a_plane_acks_for_itself_through_a_whole_group() {
     for said in [
         "echo 'good day' at h1: say 'three'",
         "echo 'good day' at h1: withdrawn",
-        "network/beside, echo 'good day' at h1: say 'four'",
+        "network/beside gone, echo 'good day' at h1: withdrawn",
     ] {
         assert!(audit.contains(said), "{said}: {audit}");
     }

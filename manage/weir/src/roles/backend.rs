@@ -10,6 +10,8 @@ mod resources;
 mod status;
 mod waits;
 
+pub use resources::WATCHED;
+
 use super::domains::Domains;
 use super::doors::Doors;
 use super::group::Group;

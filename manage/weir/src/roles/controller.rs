@@ -2,6 +2,7 @@
 
 pub mod config;
 
+use super::backend::WATCHED;
 use super::backend::{Controlled, WATCHERS_MAX};
 use super::domains::{Domains, Me};
 use super::doors::Doors;
@@ -22,7 +23,6 @@ use tokio::net::TcpListener;
 use tokio::sync::Semaphore;
 use weir_api::pki::{CONTROLLER_RENEWAL, Now, Refuses, Shown, refusing_server_config};
 use weir_api::server::{Admins, finished, router};
-use weir_apps::fabric::tables::RESOURCES;
 use weir_apps::fabric::{Fabric, FabricSettings};
 use weir_base::world::{Clock, RealClock, RealDisk};
 use weir_controller::core::SharedApp;
@@ -137,7 +137,7 @@ fn start(
     let mut settings = ControllerSettings::new(config.domain.clone(), name, Arc::new(identity));
     settings.configured = Some(first);
     settings.registry = super::store::registry();
-    settings.feed.first = &[RESOURCES];
+    settings.feed.first = WATCHED;
     settings.audit = audit(config)?;
     settings.scheduler.mode = match config.consistency {
         Consistency::Dependent => Mode::Dependent,

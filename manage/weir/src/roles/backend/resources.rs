@@ -9,6 +9,9 @@ use weir_controller::core::CommittedChange;
 use weir_model::Label;
 use weir_store::Store;
 
+/// The tables whose changes a watch of resources tells: [`changed`] knows each. They have a history of their own.
+pub const WATCHED: &[&str] = &[fabric::tables::RESOURCES, fabric::tables::ORDERS];
+
 fn view(stored: Stored) -> ResourceView {
     let allocated = serde_json::to_value(&stored.allocated).unwrap_or_default();
     ResourceView { resource: stored.resource.into(), version: stored.version.0, allocated }
