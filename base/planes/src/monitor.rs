@@ -3,7 +3,7 @@
 //! A kill is no state but something that is done. Its `id` says which one it is: an order that comes again with the same id is
 //! carried out no second time, and one with another id is, though it says the same.
 
-use crate::{Plane, Problem};
+use crate::{Field, Plane, Problem};
 use serde::{Deserialize, Serialize};
 use weir_model::health::{HealthNote, REPAIRS_MAX, RepairAction, cgroup_problem};
 
@@ -41,6 +41,11 @@ pub struct Report {
 impl Plane for Monitor {
     const NAME: &'static str = "monitor";
     const ABOUT: &'static str = "repairs of cgroups by the host's monitor";
+    const KIND: &'static str = "repair";
+    const FIELDS: &'static [Field] = &[
+        Field::required("action", "text", "freeze (for as long as the resource is there) or kill (once): what is done with the cgroup whose path is the resource's name."),
+        Field::required("id", "text", "Which order it is: each is carried out once, and the same again with another id."),
+    ];
     const ORDERS_MAX: usize = REPAIRS_MAX;
     const SPEC_BYTES_MAX: usize = 1024;
     type Spec = Spec;

@@ -13,7 +13,6 @@ use super::tables::{
 use super::work::{Count, Work, reference, wrong_field};
 use ipnet::IpNet;
 use std::collections::BTreeMap;
-use std::rc::Rc;
 use weir_base::codec::encode;
 use weir_model::entry::{VNI_MAX, Vni};
 use weir_model::event::{MUTATIONS_MAX, Mutation, Transaction, Wanted};

@@ -8,7 +8,6 @@ use super::tables::{
 };
 use super::work::{Count, Work, reference};
 use super::{balancer, domains, filewall, health, learned, orders, switches};
-use std::net::IpAddr;
 use weir_model::entry::Vni;
 use weir_model::event::{ActuatorFacts, Role};
 use weir_model::identity::IdentityEvent;
