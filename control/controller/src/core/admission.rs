@@ -16,7 +16,7 @@
 use super::identities::Registered;
 pub use super::sources::{SourceKeys, Unauthentic};
 use weir_model::Label;
-use weir_model::event::{EventBody, SignedEvent, SourceId};
+use weir_model::event::{EventBody, SignedEvent};
 use weir_model::plane::PlaneReport;
 use weir_trust::identity::verify_event;
 

@@ -2,8 +2,9 @@
 //! who leads changes.
 
 use super::carrying::Carrying;
+use super::command::Command;
 use super::locking::locked;
-use super::runner::{Command, Runner};
+use super::runner::Runner;
 use super::shared::{Parts, Shared};
 use super::turns::TURN_MS;
 use super::{

@@ -7,7 +7,7 @@ use crate::Error;
 use crate::core::admission::Unauthentic;
 use crate::core::identities::{Keys, Registered, has_its_own_address};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 use weir_model::event::{ActuatorFacts, EventBody, SourceId};
 use weir_model::identity::{IdentityEvent, KeyHash, Rotation};

@@ -3,9 +3,8 @@
 use super::audit::AuditStatus;
 use super::shared::Shared;
 use super::steps::BOUNDS_S;
-use crate::core::admission::Unauthentic;
+use crate::core::CoreCounters;
 use crate::core::scheduler::{SchedulerCounters, TargetStatus};
-use crate::core::{Core, CoreCounters};
 use std::sync::atomic::{AtomicU64, Ordering};
 use weir_base::exposition::{Exposition, Kind};
 use weir_base::ordered_time::State;

@@ -36,8 +36,8 @@ use output::Format;
 use std::path::PathBuf;
 use std::process::ExitCode;
 use weir_api::any::{AnyId, network_kind, parse_kind};
-use weir_api::client::{Client, ClientError};
-use weir_model::resource::{FieldError, Kind};
+use weir_api::client::Client;
+use weir_model::resource::Kind;
 
 /// Isolated tenant networks on a set of hosts.
 #[derive(Debug, Parser)]

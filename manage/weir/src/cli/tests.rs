@@ -1,5 +1,7 @@
 use super::*;
+use crate::exit::Exit;
 use serde_json::json;
+use weir_api::client::ClientError;
 use weir_api::types::{ApplyResponse, Effect, FieldChange, ResourceChange};
 
 #[test]

@@ -10,6 +10,7 @@ use super::group::{self, Founding, Group, MEMBER_NUMBER_MAX};
 use super::identities::{self, Own, own_key};
 use super::keys::Keys;
 use super::manifest;
+use super::names::member_name;
 use super::state::State;
 use crate::failure::Failure;
 use clap::Args;

@@ -11,6 +11,7 @@ pub mod identities;
 pub mod keys;
 pub mod manifest;
 pub mod monitor;
+pub mod names;
 pub mod node;
 pub mod plane;
 pub mod process;

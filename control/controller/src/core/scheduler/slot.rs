@@ -1,16 +1,11 @@
 //! Slots and targets: the data that the scheduler keeps for each key and each actuator.
 
-use super::Node;
 use super::claims::{Claims, claims_of};
-use super::held::{Held, Place, Sums, pair_digest};
+use super::held::{Held, Sums, pair_digest};
 use super::queue::FairQueue;
-use crate::core::DecidedHeader;
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::Arc;
-use weir_model::signed::ProvenUpdate;
 use weir_model::update::Refusal;
-use weir_model::{Change, Dependency, Key, Label, Version};
-use weir_trust::gate::{content_digest, state_digest};
+use weir_model::{Key, Label, Version};
 
 /// An update that was sent and not answered.
 #[derive(Clone, Copy, Debug)]
