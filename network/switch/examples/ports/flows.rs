@@ -16,7 +16,7 @@ use weir_switch::engine::transmit::Transmit;
 use weir_switch::engine::wire::Wires;
 use weir_switch::engine::{Channels, Command, Engine, Inject, Miss, MissLoad, Returned, Shared, Underlay};
 use weir_switch::flow::FLOWS_LIMIT;
-use weir_switch::flowtable::action::Tunnel;
+use weir_switch::flowtable::tunnel::Tunnel;
 use weir_switch::flowtable::{CompiledAction, CompiledHop, FlowStore, Shadow, Tables};
 
 /// Ethernet addresses that are written: destination and source.

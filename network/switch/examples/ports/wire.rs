@@ -24,7 +24,7 @@ use weir_switch::engine::path::UNDERLAY_ZONES;
 use weir_switch::engine::wire::{Hop, Hops, Receiver, Wire, Wires};
 use weir_switch::engine::{Engine, Shared, sys};
 use weir_switch::flowtable::ZoneKey;
-use weir_switch::flowtable::action::Tunnel;
+use weir_switch::flowtable::tunnel::Tunnel;
 
 const WINDOW: Duration = Duration::from_millis(250);
 /// Turns between two looks at the clock.
