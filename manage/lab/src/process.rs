@@ -102,10 +102,11 @@ impl Record {
         Ok(Self { pid, start_ticks, boot_id: boot_id(), command })
     }
 
-    /// True while this very process runs (a zombie does not).
+    /// True while this very process runs (a zombie does not). One whose first thread has ended runs as long as another has not: its
+    /// locks and sockets are still its own.
     pub fn alive(&self) -> bool {
         matches!(stat(self.pid), Some((state, ticks))
-            if ticks == self.start_ticks && state != 'Z' && state != 'X')
+            if ticks == self.start_ticks && (!matches!(state, 'Z' | 'X') || has_threads(self.pid)))
             && self.boot_id == boot_id()
     }
 
@@ -328,6 +329,11 @@ fn stat(pid: i32) -> Option<(char, u64)> {
     // State is field 3 of the file and the start time is field 22.
     let start_ticks = fields.nth(18)?.parse().ok()?;
     Some((state, start_ticks))
+}
+
+/// Whether a process has more threads than its first.
+fn has_threads(pid: i32) -> bool {
+    std::fs::read_dir(format!("/proc/{pid}/task")).is_ok_and(|tasks| tasks.count() > 1)
 }
 
 fn boot_id() -> String {

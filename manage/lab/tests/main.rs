@@ -3,8 +3,10 @@
 #![allow(clippy::unwrap_used)] // a failed step of a test ends the test; helpers are no #[test] that clippy knows
 
 use std::net::IpAddr;
+use std::time::Duration;
 use weir_lab::bench::net::{KernelVxlan, Path, PlainVeth};
 use weir_lab::probe::{http, ping, stream};
+use weir_lab::process::Record;
 use weir_lab::scope::CleanOnDrop;
 use weir_lab::{Error, Program, Scope, interrupt, system};
 
@@ -200,4 +202,26 @@ done; cat /etc/resolv.conf /etc/hosts /etc/weir-lab-left";
     // The lab's own file says what its programs were told.
     let own = std::fs::read_to_string(format!("/etc/netns/{}b/resolv.conf", scope.prefix())).unwrap();
     assert_eq!(own, "written by a lab\n");
+}
+
+#[test]
+fn a_program_whose_first_thread_has_ended_runs_until_its_last_has() {
+    // The system call `exit` of the first thread ends that thread alone.
+    let program = "import ctypes, threading, time
+threading.Thread(target=time.sleep, args=(600,)).start()
+ctypes.CDLL(None).syscall(60, 0)";
+    let Ok(mut child) = std::process::Command::new("python3").args(["-c", program]).spawn() else {
+        return println!("NOT RUN a_program_whose_first_thread_has_ended: there is no python3");
+    };
+    let pid = i32::try_from(child.id()).unwrap();
+    let record = Record::of(pid, "python3".into()).unwrap();
+    let is_zombie =
+        || Ok(std::fs::read_to_string(format!("/proc/{pid}/stat")).is_ok_and(|stat| stat.contains(") Z ")));
+    system::wait_for("its first thread to end", Duration::from_secs(60), is_zombie).unwrap();
+    assert!(record.alive(), "another thread has its locks still");
+    child.kill().unwrap();
+    // Nobody has asked for its end yet: it is a zombie, and does not run.
+    system::wait_for("its end", Duration::from_secs(60), || Ok(!record.alive())).unwrap();
+    child.wait().unwrap();
+    assert!(!record.alive());
 }

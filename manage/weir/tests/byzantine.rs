@@ -122,7 +122,7 @@ impl Speaks {
     fn of(lab: &Lab, controller: &str) -> Speaks {
         let netns = lab.netns(controller);
         let routes = netns.ip(&["-o", "-4", "route", "show", "dev", "eth0"]).unwrap();
-        let route = routes.lines().find(|line| line.contains(" src ")).expect("a route to the others");
+        let route = routes.lines().find(|line| line.contains(" src ")).unwrap();
         let words: Vec<&str> = route.split_whitespace().collect();
         let usual = words[words.iter().position(|word| *word == "src").unwrap() + 1].to_owned();
         let (rest, number) = usual.rsplit_once('.').unwrap();

@@ -350,9 +350,10 @@ impl Filesystem for Server {
         reply.ok();
     }
 
-    /// Where processes make files past the kernel, it may keep no listings: what is not asked, it keeps.
+    /// Where processes make files past the kernel, or others do at the server, it may keep no listings: what is not asked, it keeps, and a
+    /// folder of a store has no time by which it would see that they are old.
     fn opendir(&self, _request: &Request, _inode: INodeNo, _flags: OpenFlags, reply: ReplyOpen) {
-        if self.has_names() && !self.backend.read_only() {
+        if !self.is_own() || self.has_names() && !self.backend.read_only() {
             return reply.opened(FileHandle(0), FopenFlags::empty());
         }
         reply.error(fuser::Errno::ENOSYS);

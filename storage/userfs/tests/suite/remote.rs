@@ -134,6 +134,13 @@ fn who_opens_sees_what_was_closed_before() {
         });
         fs::remove_file(&in_b).unwrap();
         until("the name to go", || !in_a.exists());
+        // A folder that was listed is listed anew: one of a store has no time that says that it has changed.
+        let names = || fs::read_dir(a.root()).map(Iterator::count).unwrap_or_default();
+        let before = names();
+        fs::write(b.root().join("of another"), "x").unwrap();
+        until("the other's name in a listing", || names() == before + 1);
+        fs::remove_file(b.root().join("of another")).unwrap();
+        until("the other's name to go", || names() == before);
     });
 }
 
