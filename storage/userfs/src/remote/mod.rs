@@ -230,7 +230,20 @@ impl<P: Protocol> Remote<P> {
         };
         let hidden = OsString::from(format!("{HIDDEN}{}-{inode}", std::process::id()));
         self.protocol.rename((&place, name), (&place, &hidden), Replace::Yes)?;
-        self.nodes().hidden(inode, parent, name, &hidden);
+        let is_over = {
+            let mut nodes = self.nodes();
+            nodes.hidden(inode, parent, name, &hidden);
+            let is_over = !nodes.is_open(inode);
+            if is_over {
+                nodes.take_hidden(inode);
+            }
+            is_over
+        };
+        if is_over {
+            // It was closed meanwhile, by somebody who could not know that it has this name.
+            self.protocol.remove(&place, &hidden)?;
+            self.nodes().lost(parent, &hidden);
+        }
         Ok(true)
     }
 }
