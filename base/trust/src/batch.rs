@@ -8,6 +8,7 @@ use crate::endorsement;
 use crate::identity::{self, Context, KeyPair};
 use crate::merkle::{Tree, is_under, leaf_hash};
 use crate::threshold::GroupVerifier;
+use std::collections::VecDeque;
 use weir_base::codec::encode;
 use weir_model::entry::ControllersEntry;
 use weir_model::signed::{
@@ -83,6 +84,9 @@ pub fn prepare_batch(
 /// How many verified headers are remembered, so that a batch that arrives in parts costs one
 /// signature check.
 pub const HEADERS_REMEMBERED: usize = 64;
+/// How many headers are remembered that did not verify: a frame of updates under one costs one signature check, and so does the frame
+/// that comes again.
+pub const FORGERIES_REMEMBERED: usize = 16;
 
 /// A group's key, checked once. Nothing verifies under bytes that are no key.
 #[derive(Debug)]
@@ -137,12 +141,13 @@ impl HeaderVerifier {
 }
 
 /// Verifies updates of one domain. What controllers endorsed counts only where their list is given, and a list of one phase has
-/// always the same members: that makes it sound to remember.
+/// always the same members: that makes it sound to remember both verdicts.
 #[derive(Debug)]
 pub struct Verifier {
     domain: Label,
     key: CheckedKey,
     remembered: Vec<SignedHeader>,
+    forgeries: VecDeque<SignedHeader>,
     /// Signature checks made: at most one a batch.
     pub signature_checks: u64,
 }
@@ -150,7 +155,18 @@ pub struct Verifier {
 impl Verifier {
     /// For a domain and its group's key.
     pub fn new(domain: Label, group_key: GroupKey) -> Verifier {
-        Verifier { domain, key: CheckedKey::new(&group_key), remembered: Vec::new(), signature_checks: 0 }
+        Verifier {
+            domain,
+            key: CheckedKey::new(&group_key),
+            remembered: Vec::new(),
+            forgeries: VecDeque::new(),
+            signature_checks: 0,
+        }
+    }
+
+    /// The domain.
+    pub fn domain(&self) -> &Label {
+        &self.domain
     }
 
     /// Checks a header's domain and the signature of the group's key.
@@ -190,12 +206,22 @@ impl Verifier {
         if self.remembered.contains(signed) {
             return Ok(());
         }
+        if self.forgeries.contains(signed) {
+            return Err(TrustError::BadSignature);
+        }
         self.signature_checks += 1;
-        match endorsed {
+        let verdict = match endorsed {
             Some((controllers, signatures)) => {
-                endorsement::verify(controllers, &signed.header, controllers.phase, signatures)?;
+                endorsement::verify(controllers, &signed.header, controllers.phase, signatures)
             }
-            None => self.key.verify(&encode(&signed.header), &signed.signature)?,
+            None => self.key.verify(&encode(&signed.header), &signed.signature),
+        };
+        if verdict.is_err() {
+            if self.forgeries.len() == FORGERIES_REMEMBERED {
+                self.forgeries.pop_front();
+            }
+            self.forgeries.push_back(signed.clone());
+            return verdict;
         }
         if self.remembered.len() == HEADERS_REMEMBERED {
             self.remembered.remove(0);
@@ -209,13 +235,13 @@ impl Verifier {
     /// # Errors
     /// [`TrustError::BadPath`].
     pub fn verify_path(&self, header: &BatchHeader, proven: &ProvenUpdate) -> Result<(), TrustError> {
-        let hash = leaf_hash(&encode(&proven.update));
-        if is_under(&header.root, header.count, proven.leaf, hash, &proven.path) {
-            Ok(())
-        } else {
-            Err(TrustError::BadPath)
-        }
+        if is_of(header, proven) { Ok(()) } else { Err(TrustError::BadPath) }
     }
+}
+
+/// Whether an update is under a header's root, whoever signed that.
+pub fn is_of(header: &BatchHeader, proven: &ProvenUpdate) -> bool {
+    is_under(&header.root, header.count, proven.leaf, leaf_hash(&encode(&proven.update)), &proven.path)
 }
 
 /// Groups proven updates of several headers into frames of at most `limit` updates.

@@ -14,14 +14,18 @@
 //!   can keep the next session from coming about.
 //! - Answers of the switch go only to the session that asked: what a former session asked is dropped.
 //! - When control is gone nothing is sent to the switch: it keeps what it has (fail static).
+//! - What a controller can make this host do for nothing is bounded: `conduct`.
 
+mod conduct;
 pub mod driver;
+pub mod given;
 pub mod renewal;
 pub mod rotation;
 pub mod shares;
 mod stream;
 pub mod tls;
 
+use conduct::Conduct;
 use std::collections::{BTreeMap, VecDeque};
 use std::net::IpAddr;
 use weir_model::Label;
@@ -79,8 +83,12 @@ pub enum Input {
     Connected,
     /// The stream could not be made, or ended, and why.
     Closed(String),
+    /// The stream ended because what came on it is no frame, and why.
+    Garbage(String),
     /// A frame of the controller.
     FromController(ToActuator),
+    /// Something that came on this session is forged: updates by the switch's word, or a share or endorsement of a signature.
+    Forged,
     /// Say this to the controller, when there is a session.
     Say(Box<ToController>),
     /// Time has passed.
@@ -173,6 +181,12 @@ pub struct Counters {
     pub questions_expired: u64,
     /// Connections to the switch ended because it did not tell its state.
     pub switch_resets: u64,
+    /// Frames of updates, shares and endorsements that were forged.
+    pub forgeries: u64,
+    /// Streams ended because of what came on them: forgeries, and what is no frame.
+    pub bad_conduct: u64,
+    /// Requests for the whole state that wait for their time.
+    pub states_delayed: u64,
 }
 
 impl std::ops::AddAssign for Counters {
@@ -186,6 +200,9 @@ impl std::ops::AddAssign for Counters {
         self.questions_refused += other.questions_refused;
         self.questions_expired += other.questions_expired;
         self.switch_resets += other.switch_resets;
+        self.forgeries += other.forgeries;
+        self.bad_conduct += other.bad_conduct;
+        self.states_delayed += other.states_delayed;
     }
 }
 
@@ -236,6 +253,9 @@ pub struct Session {
     held_acks: Vec<SignedAcks>,
     /// When the controller last spoke, once it has pinged.
     heard_ms: Option<u64>,
+    conduct: Conduct,
+    /// The controller wants the whole state, and gets it later.
+    state_wanted: bool,
     /// Counters.
     pub counters: Counters,
 }
@@ -256,6 +276,8 @@ impl Session {
             next_question: questions_from,
             held_acks: Vec::new(),
             heard_ms: None,
+            conduct: Conduct::new(),
+            state_wanted: false,
             counters: Counters::default(),
         }
     }
@@ -285,7 +307,8 @@ impl Session {
             Phase::Established => self.heard_ms.map(|heard_ms| heard_ms + SILENCE_MAX_MS),
         };
         let question = self.questions.values().map(|question| question.since_ms + QUESTION_TIMEOUT_MS).min();
-        phase.into_iter().chain(question).min()
+        let state = self.state_wanted.then(|| self.conduct.state_at_ms());
+        phase.into_iter().chain(question).chain(state).min()
     }
 
     /// Takes one input and appends what it causes.
@@ -311,7 +334,13 @@ impl Session {
                     self.lose(now_ms, reason, out);
                 }
             }
+            Input::Garbage(reason) => {
+                if !matches!(self.phase, Phase::NoSwitch | Phase::Waiting { .. }) {
+                    self.lose_for_conduct(now_ms, reason, out);
+                }
+            }
             Input::FromController(frame) => self.controller_says(now_ms, frame, out),
+            Input::Forged => self.forged(now_ms, out),
             Input::Say(frame) if self.established() => out.push(Output::ToController(*frame)),
             // The next session asks.
             Input::Say(_) => {}
@@ -321,6 +350,10 @@ impl Session {
 
     fn tick(&mut self, now_ms: u64, out: &mut Vec<Output>) {
         self.expire_questions(now_ms, out);
+        if self.state_wanted && now_ms >= self.conduct.state_at_ms() {
+            self.state_wanted = false;
+            self.want_state(now_ms, out);
+        }
         let late = |since_ms: u64, limit_ms: u64| now_ms >= since_ms + limit_ms;
         match self.phase {
             Phase::Waiting { until_ms } if now_ms >= until_ms => {
@@ -381,6 +414,7 @@ impl Session {
         self.questions.clear();
         self.held_acks.clear();
         self.heard_ms = None;
+        self.state_wanted = false;
         for state in &mut self.states {
             *state = StatePurpose::Nobody;
         }
@@ -397,14 +431,35 @@ impl Session {
         self.end(now_ms, reason, out);
     }
 
+    /// Something forged came. The switch's verdicts come later than what they are about, so some may be of a session that is over.
+    fn forged(&mut self, now_ms: u64, out: &mut Vec<Output>) {
+        self.counters.forgeries += 1;
+        if !self.conduct.forgives(now_ms) && self.established() {
+            out.push(Output::Close);
+            let reason =
+                "it sends forged updates, or forged shares of signatures, again and again".to_owned();
+            self.lose_for_conduct(now_ms, reason, out);
+        }
+    }
+
+    fn lose_for_conduct(&mut self, now_ms: u64, reason: String, out: &mut Vec<Output>) {
+        self.counters.bad_conduct += 1;
+        let wait_ms = self.conduct.ends(now_ms);
+        self.lose_for(now_ms, wait_ms, reason, out);
+    }
+
     /// The stream is over: wait, then try the next controller.
     fn lose(&mut self, now_ms: u64, reason: String, out: &mut Vec<Output>) {
+        self.lose_for(now_ms, 0, reason, out);
+    }
+
+    fn lose_for(&mut self, now_ms: u64, at_least_ms: u64, reason: String, out: &mut Vec<Output>) {
         let controller = self.controller().to_string();
         self.counters.closes += 1;
         self.forget_session();
         self.failures = self.failures.saturating_add(1);
         self.turn = (self.turn + 1) % self.settings.controllers.len();
-        let wait_ms = self.backoff_ms();
+        let wait_ms = self.backoff_ms().max(at_least_ms);
         self.phase = Phase::Waiting { until_ms: now_ms + wait_ms };
         out.push(Output::Report(Report::Lost { controller, reason, wait_ms }));
     }
@@ -558,12 +613,9 @@ impl Session {
 
     fn in_session(&mut self, now_ms: u64, frame: ToActuator, out: &mut Vec<Output>) {
         match frame {
-            ToActuator::SendState => {
-                // One more reply cannot say anything that the one not yet begun will not.
-                if self.states.iter().skip(1).all(|&open| open != StatePurpose::Controller) {
-                    self.ask_state(StatePurpose::Controller, out);
-                }
-            }
+            ToActuator::SendState => self.want_state(now_ms, out),
+            // The proof of a batch alone is what this host makes itself, of shares and endorsements.
+            ToActuator::Updates(updates) if updates.updates.is_empty() => self.forged(now_ms, out),
             ToActuator::Updates(updates) => out.push(Output::ToSwitch(ToSwitch::Updates(updates))),
             ToActuator::Unsigned(updates) => out.push(Output::Unsigned(updates)),
             ToActuator::Share(share) => out.push(Output::Share(share)),
@@ -589,11 +641,27 @@ impl Session {
         }
     }
 
+    /// The controller wants the whole state. One more reply cannot say anything that the one not yet begun will not.
+    fn want_state(&mut self, now_ms: u64, out: &mut Vec<Output>) {
+        if self.state_wanted || self.states.iter().skip(1).any(|&open| open == StatePurpose::Controller) {
+            return;
+        }
+        if self.conduct.serves_state(now_ms) {
+            self.ask_state(StatePurpose::Controller, out);
+        } else {
+            self.counters.states_delayed += 1;
+            self.state_wanted = true;
+        }
+    }
+
     fn ask(&mut self, now_ms: u64, theirs: u64, question: Question, out: &mut Vec<Output>) {
-        if self.questions.len() >= QUESTIONS_MAX {
+        if self.questions.len() >= QUESTIONS_MAX || !self.conduct.takes_question(now_ms) {
             self.counters.questions_refused += 1;
-            let answer =
-                Answer::Error(format!("{QUESTIONS_MAX} questions are open already; ask again later"));
+            let answer = match self.questions.len() {
+                QUESTIONS_MAX.. => format!("{QUESTIONS_MAX} questions are open already; ask again later"),
+                _ => "questions come too fast; ask again later".to_owned(),
+            };
+            let answer = Answer::Error(answer);
             out.push(Output::ToController(ToController::Answer { id: theirs, answer }));
             return;
         }

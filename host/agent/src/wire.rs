@@ -9,6 +9,16 @@ use weir_base::codec::{CodecError, decode, encode_frame, frame_length};
 /// # Errors
 /// `Closed` when the stream ends between frames; all else of the codec.
 pub async fn read_frame<T: DeserializeOwned>(stream: &mut (impl AsyncRead + Unpin)) -> Result<T, CodecError> {
+    Ok(read_counted(stream).await?.0)
+}
+
+/// Reads one frame; gives its length too, bytes.
+///
+/// # Errors
+/// As of [`read_frame`].
+pub async fn read_counted<T: DeserializeOwned>(
+    stream: &mut (impl AsyncRead + Unpin),
+) -> Result<(T, usize), CodecError> {
     let mut header = [0_u8; 4];
     let mut filled = 0;
     while filled < header.len() {
@@ -25,7 +35,7 @@ pub async fn read_frame<T: DeserializeOwned>(stream: &mut (impl AsyncRead + Unpi
     if body.len() < length {
         return Err(CodecError::Io(std::io::ErrorKind::UnexpectedEof.into()));
     }
-    decode(&body)
+    Ok((decode(&body)?, length))
 }
 
 /// Writes one frame and does not flush.

@@ -5,8 +5,10 @@
 //!   honest ones, and in turn with each of these in place of the fourth. The program that lies is the one of the tests; it has its own
 //!   machine's share of nothing: all run on the processors of this one, so what it uses itself the others lack, and its processor time is told beside.
 //! - A fifth controller joins and leaves under load: the longest time without a change that came into force, and without an acknowledged write.
+//! - A member that keeps its sessions with all hosts and floods them, as fast as they read (attack ii of the paper's 2.7.6): changes in force, and what
+//!   setting up a flow that no switch knows takes, beside the same lab where that member is dead.
 //!
-//! `members`, `lies` or words of the fourth's (`hangs`, `repeats` and so on) as arguments do these parts alone.
+//! `members`, `lies`, `floods` or words of the fourth's (`hangs`, `repeats` and so on) as arguments do these parts alone.
 //!
 //! Every round goes through all of them; medians of the rounds.
 
@@ -19,6 +21,8 @@ mod checker;
 mod echo;
 #[path = "../tests/extra.rs"]
 mod extra;
+#[path = "../tests/flooder.rs"]
+mod flooder;
 #[allow(unused_imports)] // its scenarios are tests alone
 #[path = "../tests/group.rs"]
 mod group;
@@ -306,6 +310,103 @@ fn attacks(lab: &Lab, wants: impl Fn(&str) -> bool) {
     }
 }
 
+/// New connections from `red-app` to `red-db`, one after the other, each of them a flow that no switch knows; the times that took, microseconds.
+struct Misses {
+    stop: Arc<AtomicBool>,
+    thread: JoinHandle<Vec<f64>>,
+}
+
+impl Misses {
+    fn begin(lab: &Lab) -> Misses {
+        let (stop, netns) = (Arc::<AtomicBool>::default(), lab.netns("red-app"));
+        let (stopped, to) = (stop.clone(), std::net::SocketAddr::new(lab.v4("red-db"), 5432));
+        let thread = std::thread::spawn(move || {
+            namespaces::enter(&netns);
+            let mut took = Vec::new();
+            while !stopped.load(Ordering::Acquire) {
+                let begun = Instant::now();
+                // Who is not answered at all took as long as was waited.
+                let _closed = std::net::TcpStream::connect_timeout(&to, Duration::from_secs(5));
+                took.push(begun.elapsed().as_secs_f64() * 1e6);
+                std::thread::sleep(Duration::from_millis(2));
+            }
+            took
+        });
+        Misses { stop, thread }
+    }
+
+    fn ends(self) -> Vec<f64> {
+        self.stop.store(true, Ordering::Release);
+        self.thread.join().unwrap()
+    }
+}
+
+fn quantile(mut values: Vec<f64>, part: f64) -> f64 {
+    values.sort_by(f64::total_cmp);
+    values[((values.len() - 1) as f64 * part) as usize]
+}
+
+/// What a member that floods the hosts costs. It is dead in the comparison too: what its silence costs the order is told by `crashes`.
+fn floods(lab: &Lab) {
+    lab.kill("c4");
+    let all: Vec<Option<flooder::Flood>> =
+        std::iter::once(None).chain(flooder::FLOODS.into_iter().map(Some)).collect();
+    let mut found: Vec<Vec<(f64, f64, f64)>> = vec![Vec::new(); all.len()];
+    let load = Load::begin(lab);
+    for _ in 0..ROUNDS {
+        for (flood, found) in all.iter().zip(&mut found) {
+            let flooder = flood.map(|flood| flooder::begin(lab, "attacks", flood));
+            let misses = Misses::begin(lab);
+            let (pid, begun) = (flooder.as_ref().map(|one| one.0.id()), Instant::now());
+            let (applied, _) = load.rates();
+            let used = pid.map_or(0.0, |pid| cpu_s(pid) / begun.elapsed().as_secs_f64());
+            found.push((applied, quantile(misses.ends(), 0.99), used));
+            println!("# c4 floods {flood:?}: {:.1?}", found.last());
+            if let Some(mut flooder) = flooder {
+                assert!(flooder.0.try_wait().unwrap().is_none(), "the flooder ended");
+            }
+        }
+    }
+    load.ends();
+    let figure = |at: usize, of: fn(&(f64, f64, f64)) -> f64| median(found[at].iter().map(of).collect());
+    let quiet = (figure(0, |one| one.0), figure(0, |one| one.1));
+    let mut worst = ((quiet.0, "quiet".to_owned()), (0.0, "quiet".to_owned()));
+    for (at, flood) in all.iter().enumerate().skip(1) {
+        let word = format!("{:?}", flood.unwrap()).to_lowercase();
+        let (applied, miss) = (figure(at, |one| one.0), figure(at, |one| one.1));
+        println!("# c4 floods {word}: {:.2} processors of its own program", figure(at, |one| one.2));
+        println!(
+            "RESULT attacks flood-in-force-{word} weir={applied:.1}/s weir-quiet={:.1}/s ratio={:.2}",
+            quiet.0,
+            applied / quiet.0
+        );
+        println!(
+            "RESULT attacks flood-miss-p99-{word} weir={miss:.0}us weir-quiet={:.0}us ratio={:.2}",
+            quiet.1,
+            miss / quiet.1
+        );
+        if applied < worst.0.0 {
+            worst.0 = (applied, word.clone());
+        }
+        if miss > worst.1.0 {
+            worst.1 = (miss, word);
+        }
+    }
+    let ((applied, by), (miss, of)) = worst;
+    println!(
+        "RESULT attacks flood-in-force weir={applied:.1}/s weir-quiet={:.1}/s ratio={:.2} # {by}",
+        quiet.0,
+        applied / quiet.0
+    );
+    println!(
+        "RESULT attacks flood-miss-p99 weir={miss:.0}us weir-quiet={:.0}us ratio={:.2} # {of}",
+        quiet.1,
+        miss / quiet.1
+    );
+    lab.start("c4");
+    wait_whole(lab);
+}
+
 /// The members that every one of these controllers knows.
 fn members_are(lab: &Lab, at: &[&str], members: &[u64]) -> bool {
     at.iter().all(|one| {
@@ -386,7 +487,7 @@ fn membership(lab: &Lab) {
 }
 
 fn main() {
-    if liar::lies() {
+    if liar::lies() || flooder::floods() {
         return;
     }
     let arguments: Vec<String> = std::env::args().skip(1).collect();
@@ -395,7 +496,7 @@ fn main() {
     };
     let kinds = [Fourth::Hangs, Fourth::Crashes].into_iter().chain(liar::KINDS.map(Fourth::Lies));
     let parts: Vec<String> =
-        ["members", "lies"].map(str::to_owned).into_iter().chain(kinds.map(Fourth::word)).collect();
+        ["members", "lies", "floods"].map(str::to_owned).into_iter().chain(kinds.map(Fourth::word)).collect();
     if let Some(other) = arguments.iter().find(|one| !one.starts_with('-') && !parts.contains(one)) {
         eprintln!("there is no part {other}; there are {}", parts.join(", "));
         std::process::exit(2);
@@ -409,7 +510,11 @@ fn main() {
     if wants("members") {
         membership(&lab);
     }
-    if !arguments.iter().all(|one| one.starts_with('-') || one == "members") || wants("lies") {
+    if wants("floods") {
+        floods(&lab);
+    }
+    let others = |one: &String| one.starts_with('-') || one == "members" || one == "floods";
+    if !arguments.iter().all(others) || wants("lies") {
         attacks(&lab, |word| wants("lies") || wants(word));
     }
     lab.take_down();

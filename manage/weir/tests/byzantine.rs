@@ -3,6 +3,7 @@
 //! differently. Any three order, decide and sign.
 
 use crate::extra::Extra;
+use crate::flooder::{self, Flood};
 use crate::group::{Callers, Writer, connection, leader, link, newcomer, same_state, wait_known, wait_whole};
 use crate::lab::{Lab, byzantine_lab};
 use crate::liar;
@@ -362,4 +363,50 @@ fn one_lies_and_members_come_and_go_under_load_and_are_killed_meanwhile() {
     assert_eq!(group_key(&lab), key, "the group's key is what it was");
     let metrics = alone(&lab, "c1").metrics().unwrap_or_default();
     assert!(metrics.contains("weir_controller_log_seconds_total{what=\"epoch_pause\"}"), "{metrics}");
+}
+
+const FLOODED: &str = "byzantine::hosts_that_a_member_floods_go_on_and_leave_it_alone";
+
+/// A number of all hosts' agents together.
+fn of_agents(lab: &Lab, metric: &str) -> u64 {
+    ["h1", "h2", "h3"].iter().map(|host| crate::clocks::of_agent(lab, host, metric)).sum()
+}
+
+#[test]
+fn hosts_that_a_member_floods_go_on_and_leave_it_alone() {
+    if flooder::floods() {
+        return;
+    }
+    let Some(lab) = byzantine_lab("byzantine_floods") else { return };
+    wait_whole(&lab);
+    let extra = Extra::begin();
+    let echo = connection(&lab);
+    wait_known(&lab);
+    let before = lab.programmed();
+    let writer = Writer::begin(&lab, "floods");
+    lab.kill("c4");
+    for (number, flood) in (20..).zip(flooder::FLOODS) {
+        let name = match flood {
+            Flood::Asks => "weir_agent_session_questions_refused_total",
+            _ => "weir_agent_session_bad_conduct_total",
+        };
+        let counted = of_agents(&lab, name);
+        let flooding = flooder::begin(&lab, FLOODED, flood);
+        wait(&format!("hosts to have enough of {flood:?}"), || of_agents(&lab, name) > counted);
+        writer.goes_on();
+        newcomer(&lab, &extra, number);
+        echo.goes_on();
+        drop(flooding);
+    }
+    // And it comes back when it is honest: what it did is forgiven in time.
+    lab.start("c4");
+    wait_whole(&lab);
+    writer.ends();
+    same_state(&lab);
+    let after = lab.programmed();
+    for (switch, entries) in before {
+        assert!(entries.iter().all(|(key, version)| after[switch].get(key) == Some(version)), "{switch}");
+    }
+    assert!(echo.close() > 0);
+    lab.start("nginx-red-db");
 }

@@ -191,7 +191,7 @@ fn wrong_clocks_end_no_life_early_and_make_none_immortal() {
 }
 
 /// A number of the agent of a host.
-fn of_agent(lab: &Lab, host: &str, metric: &str) -> u64 {
+pub fn of_agent(lab: &Lab, host: &str, metric: &str) -> u64 {
     let mut curl = lab.netns(host).command("curl");
     let said = text(
         &curl.args(["-sf", "--max-time", "5", "http://127.0.0.1:9471/metrics"]).output().unwrap().stdout,

@@ -25,6 +25,8 @@ mod echo;
 mod endorsed;
 mod extra;
 mod filewall;
+/// A member that floods hosts, shared with the bench of attacks.
+mod flooder;
 mod fragments;
 mod group;
 /// Callers whose histories are checked, shared with the store's own tests.

@@ -392,3 +392,74 @@ fn no_number_of_controllers_says_who_the_controllers_are() {
     let mixed = frames(proven.into_iter().map(|p| (header.clone(), p)), 10).remove(0);
     assert_eq!(results(&mut gate, &endorsed(mixed, 1, &[2, 3, 4])), [Ok(()), Err(Refusal::Forged)]);
 }
+
+#[test]
+fn a_frame_of_forgeries_costs_one_check_and_what_is_wrong_by_itself_or_known_costs_none() {
+    let world = ThresholdWorld::new();
+    let mut gate = world.gate();
+    let updates: Vec<Update> = (0..=255).map(|number| put(number, 5)).collect();
+    let signed = |epoch, index, updates: Vec<Update>| {
+        let (header, proven) =
+            sign_batch(&world.group, &label("domain"), epoch, Version(index), updates).unwrap();
+        frames(proven.into_iter().map(|p| (header.clone(), p)), 1000).remove(0)
+    };
+    let right = signed(1, 5, updates);
+    let mut forged = right.clone();
+    forged.header.header.epoch = 2;
+    let checks = |gate: &Gate| gate.verifier.signature_checks;
+    let all = |results: Vec<Result<(), Refusal>>, want: Result<(), Refusal>| {
+        assert_eq!(results.len(), 256);
+        assert!(results.iter().all(|result| *result == want), "{results:?}");
+    };
+    for _ in 0..3 {
+        all(results(&mut gate, &forged), Err(Refusal::Forged));
+        assert_eq!(checks(&gate), 1, "one for the frame, and none when it comes again");
+    }
+    all(results(&mut gate, &right), Ok(()));
+    assert_eq!(checks(&gate), 2, "the right one under nearly the same header is looked at");
+
+    // Versions that no batch of this index has, and updates of another root: no signature makes them right.
+    let mut wrong = forged.clone();
+    wrong.header.header.epoch = 3;
+    for proven in &mut wrong.updates {
+        proven.update.version = Version(6);
+    }
+    all(results(&mut gate, &wrong), Err(Refusal::Forged));
+    let mut wrong = forged.clone();
+    wrong.header.header.epoch = 4;
+    wrong.updates.rotate_left(1);
+    for (leaf, proven) in wrong.updates.iter_mut().enumerate() {
+        proven.leaf = leaf as u32;
+    }
+    all(results(&mut gate, &wrong), Err(Refusal::Forged));
+    assert_eq!(checks(&gate), 2);
+
+    // What is in force, and what is older, under headers that nobody has looked at: that is so whoever says it.
+    let again = signed(1, 6, (0..=255).map(|number| put(number, 5)).collect());
+    all(results(&mut gate, &again), Ok(()));
+    let old = signed(1, 7, (0..=255).map(|number| put(number, 4)).collect());
+    all(results(&mut gate, &old), Err(Refusal::Stale { in_force: Version(5) }));
+    assert_eq!(checks(&gate), 2);
+    // Another value at the version in force is told of only when the group said so.
+    let mut fork = signed(1, 8, (0..=255).map(|number| put(number.wrapping_add(1), 5)).collect());
+    for proven in &mut fork.updates {
+        proven.update.change = Change::Delete;
+    }
+    all(results(&mut gate, &fork), Err(Refusal::Forged));
+    let fork = signed(1, 9, (0..=255).map(|number| delete(number, 5)).collect());
+    all(results(&mut gate, &fork), Err(Refusal::Stale { in_force: Version(5) }));
+    assert_eq!(checks(&gate), 3);
+}
+
+#[test]
+fn forgeries_that_are_remembered_are_bounded_and_hide_nothing_that_is_right() {
+    use crate::batch::FORGERIES_REMEMBERED;
+    let world = World::new();
+    let mut gate = world.gate();
+    let stranger = World { signer: SingleSigner(KeyPair::from_seed(&[9; 32])), ..World::new() };
+    for version in 1..=3 * FORGERIES_REMEMBERED as u64 {
+        assert_eq!(results(&mut gate, &stranger.frame(1, vec![put(1, version)])), [Err(Refusal::Forged)]);
+    }
+    assert_eq!(results(&mut gate, &world.frame(1, vec![put(1, 9)])), [Ok(())]);
+    assert_eq!(gate.verifier.signature_checks, 3 * FORGERIES_REMEMBERED as u64 + 1);
+}

@@ -11,6 +11,7 @@
 mod keys;
 mod planes;
 
+use super::given::{Given, Place};
 use super::renewal::{self, LOOK_S, Renewal};
 use super::rotation::Rotation;
 use super::shares::{Combined, Shares};
@@ -30,9 +31,10 @@ use std::time::{Duration, Instant, SystemTime};
 use tokio::sync::mpsc;
 use tokio::sync::mpsc::error::TrySendError;
 use tokio::time::MissedTickBehavior;
-use weir_model::Ack;
 use weir_model::local::{FromSwitch, ToSwitch};
 use weir_model::session::{ToActuator, ToController};
+use weir_model::update::Refusal;
+use weir_model::{Ack, Key};
 
 /// Events of the switch are dropped when fewer places than this are left: they are the first to go.
 const EVENTS_RESERVE: usize = TO_CONTROLLER_MAX / 2;
@@ -78,6 +80,10 @@ struct Driver {
     sessions: Vec<One>,
     next_number: u64,
     shares: Shares,
+    /// Updates under way to the switch, and whose they are.
+    given: Given,
+    /// Of the frame that is being looked at.
+    place: Option<Place>,
     /// The planes beside the switch.
     hub: Hub,
     /// Of updates that no plane takes.
@@ -154,6 +160,7 @@ pub async fn run(
             }
             _ = key_looks.tick(), if driver.changes_keys() => driver.rotate(),
             () = tokio::time::sleep_until(tick.unwrap_or(driver.started).into()), if tick.is_some() => {
+                driver.given.tick(driver.started.elapsed().as_millis() as u64);
                 driver.step_all(&Input::Tick);
             }
         }
@@ -174,6 +181,8 @@ impl Driver {
             sessions: Vec::new(),
             next_number: 0,
             shares,
+            given: Given::default(),
+            place: None,
             hub: Hub::default(),
             refusals: Vec::new(),
             list: 0,
@@ -208,7 +217,8 @@ impl Driver {
     }
 
     fn next_tick(&self) -> Option<Instant> {
-        let at_ms = self.sessions.iter().filter_map(|one| one.session.next_tick_ms()).min()?;
+        let sessions = self.sessions.iter().filter_map(|one| one.session.next_tick_ms());
+        let at_ms = sessions.chain(self.given.next_tick_ms()).min()?;
         Some(self.started + Duration::from_millis(at_ms))
     }
 
@@ -224,6 +234,7 @@ impl Driver {
             }
             LinkEvent::Down => {
                 self.states.clear();
+                self.given.clear();
                 self.switch = None;
                 self.step_all(&Input::SwitchDown);
             }
@@ -255,7 +266,14 @@ impl Driver {
             FromSwitch::Acks(acks) => {
                 match self.shares.acked(&acks.acks, self.shared.controllers().as_deref()) {
                     Some(combined) => self.combined(combined),
-                    None => self.tell_all(&frame, Session::wants_acks),
+                    None => {
+                        let whose = self.given.acked(&acks.acks);
+                        let forged = acks.acks.iter().all(|ack| ack.result == Err(Refusal::Forged));
+                        match forged && !whose.is_empty() {
+                            true => self.forged(&whose, &frame),
+                            false => self.tell_all(&frame, Session::wants_acks),
+                        }
+                    }
                 }
                 return;
             }
@@ -263,6 +281,17 @@ impl Driver {
         };
         if let Some(number) = to {
             self.step(number, Input::FromSwitch(frame));
+        }
+    }
+
+    /// These sessions sent frames that the switch calls forged. The others are not told: what they sent may have the same names.
+    fn forged(&mut self, whose: &[u64], acks: &FromSwitch) {
+        for number in whose {
+            let wants = |one: &One| one.number == *number && one.session.wants_acks();
+            if self.sessions.iter().any(wants) {
+                self.step(*number, Input::FromSwitch(acks.clone()));
+            }
+            self.step(*number, Input::Forged);
         }
     }
 
@@ -289,9 +318,16 @@ impl Driver {
                 self.renewal.ended(number, SystemTime::now());
                 self.step(number, Input::Closed(reason));
             }
-            StreamEvent::Frame(frame) => {
+            StreamEvent::Garbage(reason) => {
+                one.stream = None;
+                self.renewal.ended(number, SystemTime::now());
+                self.step(number, Input::Garbage(reason));
+            }
+            StreamEvent::Frame(frame, place) => {
                 self.shared.metrics.session_frames_in.count();
+                self.place = place;
                 self.step(number, Input::FromController(frame));
+                self.place = None;
             }
         }
     }
@@ -318,7 +354,7 @@ impl Driver {
                         continue;
                     }
                     Output::Unsigned(updates) => {
-                        combined.push(self.shares.unsigned(updates));
+                        combined.push(self.shares.unsigned(number, updates));
                         continue;
                     }
                     Output::Share(share) => {
@@ -356,10 +392,14 @@ impl Driver {
                 self.shares.counters.dropped += 1;
             }
         }
+        for session in combined.costly {
+            self.step(session, Input::Forged);
+        }
         for session in combined.bad {
             let one = self.sessions.iter().find(|one| one.number == session);
             let controller = one.map_or("one that is gone", |one| &one.address);
             tracing::warn!(controller, "its share of a signature, or its endorsement, is bad");
+            self.step(session, Input::Forged);
         }
     }
 
@@ -392,6 +432,14 @@ impl Driver {
                 }
             }
             Output::ToSwitch(frame) => {
+                if let ToSwitch::Updates(updates) = &frame {
+                    // Only what the switch answers at once has a place: others would wait for a plane that is not there.
+                    let for_switch =
+                        updates.updates.iter().any(|proven| !matches!(proven.update.key, Key::Plane { .. }));
+                    let place = self.place.take().filter(|_| for_switch);
+                    let now_ms = self.started.elapsed().as_millis() as u64;
+                    self.given.gives(now_ms, one.number, updates, place);
+                }
                 let frame = planes::part_of_switch(&mut self.hub, &mut self.refusals, frame)?;
                 let asks = matches!(frame, ToSwitch::SendState);
                 let taken = self.switch.as_ref().is_some_and(|switch| switch.try_send(frame).is_ok());
@@ -533,6 +581,9 @@ impl Driver {
         metrics.session_questions_refused.set(counters.questions_refused);
         metrics.session_questions_expired.set(counters.questions_expired);
         metrics.session_switch_resets.set(counters.switch_resets);
+        metrics.session_forgeries.set(counters.forgeries);
+        metrics.session_bad_conduct.set(counters.bad_conduct);
+        metrics.session_states_delayed.set(counters.states_delayed);
         metrics.planes_up.set(self.hub.up() as u64);
         metrics.planes_waiting.set(self.hub.held() as u64);
         metrics.planes_came.set(self.hub.counters.came);

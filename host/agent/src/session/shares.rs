@@ -15,10 +15,15 @@
 //! Endorsements ([`endorsements`]) come and are hoped with in the same way. The gate's word is needed there too, and a change
 //! that they do not prove comes again from a controller, with the group's signature.
 //!
+//! What one session can make this cost is bounded, whatever it sends: each has its own places for batches and bytes, and when there are too
+//! many batches the oldest of the session that began most of them goes. An update that is not under its header's root goes no further.
+//! Combinations that came to nothing are charged to those whose shares they were of ([`Combined::costly`]), who may be honest
+//! beside a liar, but not often: it is asked last from then on.
+//!
 //! Departure from Cicero: the signature is over the root of a batch, so this is done once a batch and not once a rule.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
-use weir_base::codec::encode;
+use weir_base::codec::{encode, encoded_bytes};
 use weir_model::entry::ControllersEntry;
 use weir_model::signed::{
     BlsSignature, GroupKey, GroupSignature, HeaderEndorsement, HeaderShare, SignedHeader, SignedUpdates,
@@ -26,6 +31,7 @@ use weir_model::signed::{
 };
 use weir_model::update::{Ack, Refusal};
 use weir_model::{Key, Version};
+use weir_trust::batch::is_of;
 use weir_trust::identity::Context;
 use weir_trust::threshold::{GroupVerifier, ShareSignature, combine};
 
@@ -35,6 +41,8 @@ mod endorsements;
 const BATCHES_MAX: usize = 1_024;
 /// Frames of updates that wait for the signature of their batch.
 const FRAMES_MAX: usize = 64;
+/// Bytes of updates of one session that wait, or wait for the gate's word.
+const WAITING_BYTES_MAX: usize = 64 << 20;
 /// Shares or endorsements of one batch that are kept: more than a group has members.
 const SHARES_MAX: usize = 64;
 /// Combinations that are tried for one share.
@@ -51,10 +59,14 @@ pub struct SharesCounters {
     pub bad: u64,
     /// Frames and shares dropped because there were too many, or because the group has no threshold key.
     pub dropped: u64,
+    /// Frames with an update that is not under its header's root.
+    pub misplaced: u64,
 }
 
 #[derive(Default)]
 struct Batch {
+    /// Bytes that it holds, by session.
+    bytes: BTreeMap<u64, usize>,
     /// By session.
     shares: BTreeMap<u64, HeaderShare>,
     /// By session.
@@ -83,7 +95,10 @@ pub struct Shares {
     key: Option<GroupVerifier>,
     /// By the encoding of the header.
     batches: BTreeMap<Vec<u8>, Batch>,
-    order: VecDeque<Vec<u8>>,
+    /// By the session that began them, the oldest first.
+    order: BTreeMap<u64, VecDeque<Vec<u8>>>,
+    /// Bytes that wait, by session.
+    bytes: BTreeMap<u64, usize>,
     /// Sessions that sent a bad share or endorsement.
     suspects: BTreeSet<u64>,
     /// Updates that were handed on unchecked, and under which header.
@@ -101,6 +116,16 @@ pub struct Combined {
     pub updates: Vec<SignedUpdates>,
     /// Sessions that were found to have sent a bad share or endorsement.
     pub bad: Vec<u64>,
+    /// Sessions that made the host look at something that came to nothing.
+    pub costly: Vec<u64>,
+}
+
+impl Combined {
+    fn add(&mut self, other: Combined) {
+        self.updates.extend(other.updates);
+        self.bad.extend(other.bad);
+        self.costly.extend(other.costly);
+    }
 }
 
 impl Shares {
@@ -113,7 +138,8 @@ impl Shares {
         Shares {
             key,
             batches: BTreeMap::new(),
-            order: VecDeque::new(),
+            order: BTreeMap::new(),
+            bytes: BTreeMap::new(),
             suspects: BTreeSet::new(),
             unchecked: BTreeMap::new(),
             void: BTreeSet::new(),
@@ -121,34 +147,78 @@ impl Shares {
         }
     }
 
+    /// A batch that something has come of.
     fn batch(&mut self, name: &[u8]) -> &mut Batch {
-        if !self.batches.contains_key(name) {
-            if self.order.len() >= BATCHES_MAX
-                && let Some(oldest) = self.order.pop_front()
-            {
-                let unfinished = self.batches.remove(&oldest).is_some_and(|batch| !batch.waiting.is_empty());
-                self.counters.dropped += u64::from(unfinished);
-                self.unchecked.retain(|_, name| *name != oldest);
-            }
-            self.order.push_back(name.to_vec());
-        }
         self.batches.entry(name.to_vec()).or_default()
     }
 
-    /// Updates came without a signature.
-    pub fn unsigned(&mut self, updates: UnsignedUpdates) -> Combined {
+    /// A batch that something comes of on a session.
+    fn batch_by(&mut self, session: u64, name: &[u8]) -> &mut Batch {
+        if !self.batches.contains_key(name) {
+            if self.batches.len() >= BATCHES_MAX {
+                self.forget_one();
+            }
+            self.order.entry(session).or_default().push_back(name.to_vec());
+            self.batches.insert(name.to_vec(), Batch::default());
+        }
+        self.batch(name)
+    }
+
+    /// Forgets the oldest batch of the session that began most.
+    fn forget_one(&mut self) {
+        let most = self.order.iter().max_by_key(|(_, names)| names.len()).map(|(session, _)| *session);
+        let Some(name) = most.and_then(|session| self.order.get_mut(&session)?.pop_front()) else { return };
+        self.order.retain(|_, names| !names.is_empty());
+        let Some(batch) = self.batches.remove(&name) else { return };
+        self.counters.dropped += u64::from(!batch.waiting.is_empty());
+        self.unchecked.retain(|_, of| *of != name);
+        for (session, bytes) in batch.bytes {
+            self.holds_less(session, bytes);
+        }
+    }
+
+    fn holds_less(&mut self, session: u64, bytes: usize) {
+        if let Some(held) = self.bytes.get_mut(&session) {
+            *held = held.saturating_sub(bytes);
+            if *held == 0 {
+                self.bytes.remove(&session);
+            }
+        }
+    }
+
+    /// A batch holds no updates any more.
+    fn holds_none(&mut self, name: &[u8]) {
+        for (session, bytes) in std::mem::take(&mut self.batch(name).bytes) {
+            self.holds_less(session, bytes);
+        }
+    }
+
+    /// Updates came without a signature on a session.
+    pub fn unsigned(&mut self, session: u64, updates: UnsignedUpdates) -> Combined {
         if self.key.is_none() {
             self.counters.dropped += 1;
             return Combined::default();
         }
+        if !updates.updates.iter().all(|proven| is_of(&updates.header, proven)) {
+            self.counters.misplaced += 1;
+            return Combined { costly: vec![session], ..Combined::default() };
+        }
         let name = encode(&updates.header);
-        let batch = self.batch(&name);
-        if batch.signature.is_some() || batch.waiting.len() < FRAMES_MAX {
+        let bytes = encoded_bytes(&updates);
+        let held = self.bytes.get(&session).copied().unwrap_or_default();
+        let batch = self.batch_by(session, &name);
+        let proven = batch.proven && batch.signature.is_some();
+        let room = proven || held + bytes <= WAITING_BYTES_MAX;
+        if room && (batch.signature.is_some() || batch.waiting.len() < FRAMES_MAX) {
             batch.waiting.push(updates);
+            if !proven {
+                *batch.bytes.entry(session).or_default() += bytes;
+                *self.bytes.entry(session).or_default() += bytes;
+            }
         } else {
             self.counters.dropped += 1;
         }
-        Combined { updates: self.released(&name), bad: Vec::new() }
+        Combined { updates: self.released(&name), ..Combined::default() }
     }
 
     /// A share came on a session.
@@ -158,7 +228,7 @@ impl Shares {
             return Combined::default();
         }
         let name = encode(&share.header);
-        let batch = self.batch(&name);
+        let batch = self.batch_by(session, &name);
         if batch.shares.len() >= SHARES_MAX && !batch.shares.contains_key(&session) {
             self.counters.dropped += 1;
             return Combined::default();
@@ -172,8 +242,13 @@ impl Shares {
 
     /// Goes on with a batch whose newest share is that of a session.
     fn complete(&mut self, name: &[u8], newest: u64) -> Combined {
+        let checks = self.counters.checks;
         let Some((signature, used, proven)) = self.try_combine(name, newest) else {
-            return Combined::default();
+            let is_its = self.counters.checks > checks && self.suspects.contains(&newest);
+            return Combined {
+                costly: is_its.then_some(newest).into_iter().collect(),
+                ..Combined::default()
+            };
         };
         self.counters.combined += 1;
         let batch = self.batch(name);
@@ -184,10 +259,11 @@ impl Shares {
             let hoped = std::mem::take(&mut batch.hoped);
             self.suspects.extend(hoped.into_iter().filter(|session| !used.contains(session)));
             bad = self.judge(name, &signature, &used);
+            self.holds_none(name);
         } else {
             batch.hoped = used;
         }
-        Combined { updates: self.released(name), bad }
+        Combined { updates: self.released(name), bad, costly: Vec::new() }
     }
 
     /// The switch, where these controllers are in force, answered. `None`: the answer is for the controllers. Else it is for
@@ -210,6 +286,7 @@ impl Shares {
         }
         if !forged {
             self.batch(&name).proven = true;
+            self.holds_none(&name);
             return None;
         }
         if self.void.len() >= BATCHES_MAX {
@@ -220,24 +297,26 @@ impl Shares {
             self.void.remove(&named(ack));
         });
         let batch = self.batch(&name);
-        if matches!(batch.signature, Some(GroupSignature::Members { .. })) {
-            batch.refused.insert(std::mem::take(&mut batch.hoped));
+        let mut done = Combined::default();
+        match batch.signature {
+            // Of another phase they are refused and nobody's fault.
+            Some(GroupSignature::Members { .. }) => {
+                drop(batch.refused.insert(std::mem::take(&mut batch.hoped)))
+            }
+            _ => done.costly.clone_from(&batch.hoped),
         }
         (batch.signature, batch.doubted) = (None, true);
         batch.waiting.extend(sent);
         let sessions: Vec<u64> = batch.shares.keys().copied().collect();
-        let mut done = Combined::default();
         for session in sessions {
             if self.batch(&name).signature.is_none() {
                 let combined = self.complete(&name, session);
-                done.updates.extend(combined.updates);
-                done.bad.extend(combined.bad);
+                done.add(combined);
             }
         }
         if let Some(known) = known.filter(|_| self.batch(&name).signature.is_none()) {
             let proven = self.prove(&name, known);
-            done.updates.extend(proven.updates);
-            done.bad.extend(proven.bad);
+            done.add(proven);
         }
         Some(done)
     }

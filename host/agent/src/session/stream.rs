@@ -1,15 +1,17 @@
 //! The stream to a controller: mutual TLS, frames both ways.
 
 use super::CONNECT_TIMEOUT_MS;
+use super::conduct::Pace;
+use super::given::{Place, Room};
 use super::renewal;
 use super::tls::{clock_words, session_config, split_address};
 use crate::metrics::Metrics;
 use crate::shared::Shared;
-use crate::wire::{read_frame, write_frame};
+use crate::wire::{read_counted, write_frame};
 use rustls::pki_types::ServerName;
 use std::path::Path;
 use std::sync::Arc;
-use std::time::{Duration, SystemTime};
+use std::time::{Duration, Instant, SystemTime};
 use tokio::io::{AsyncWriteExt, BufReader, BufWriter};
 use tokio::net::TcpStream;
 use tokio::sync::mpsc;
@@ -29,7 +31,10 @@ const USER_TIMEOUT_MS: u32 = 20_000;
 pub(super) enum StreamEvent {
     Connected,
     Closed(String),
-    Frame(ToActuator),
+    /// It ended because what came is no frame.
+    Garbage(String),
+    /// A frame, and the place that it has on its way to the switch if it is one of updates.
+    Frame(ToActuator, Option<Place>),
 }
 
 /// Dropping it ends it.
@@ -56,16 +61,16 @@ impl Stream {
     ) -> Stream {
         let (sender, receiver) = mpsc::channel(TO_CONTROLLER_MAX);
         let task = tokio::spawn(async move {
-            let reason = match open(&controller, &state_dir, &shared.metrics).await {
+            let end = match open(&controller, &state_dir, &shared.metrics).await {
                 Ok(stream) => {
                     if events.send((generation, StreamEvent::Connected)).await.is_err() {
                         return;
                     }
                     serve(stream, generation, (&events, &shared.metrics), receiver).await
                 }
-                Err(reason) => reason,
+                Err(reason) => StreamEvent::Closed(reason),
             };
-            let _ = events.send((generation, StreamEvent::Closed(reason))).await;
+            let _ = events.send((generation, end)).await;
         });
         Stream { generation, sender, task }
     }
@@ -120,25 +125,35 @@ async fn serve(
     generation: u64,
     (events, metrics): (&mpsc::Sender<(u64, StreamEvent)>, &Metrics),
     mut frames: mpsc::Receiver<ToController>,
-) -> String {
+) -> StreamEvent {
     let (read, write) = tokio::io::split(stream);
     let reader = async {
         let mut read = BufReader::new(read);
+        let room = Room::new();
+        let mut pace = Pace::new(Instant::now());
         loop {
-            match read_frame::<ToActuator>(&mut read).await {
-                Ok(frame) => {
-                    if events.send((generation, StreamEvent::Frame(frame))).await.is_err() {
-                        return "the agent ends".to_string();
-                    }
-                }
-                Err(error) => {
-                    // What the other side finds wrong with our certificate comes behind the handshake.
-                    let words = match &error {
-                        CodecError::Io(error) => clock_words(error),
+            match read_counted::<ToActuator>(&mut read).await {
+                Ok((frame, bytes)) => {
+                    let place = match &frame {
+                        ToActuator::Updates(updates) if !updates.updates.is_empty() => {
+                            Some(room.place().await)
+                        }
                         _ => None,
                     };
-                    return told(words, &error.to_string(), metrics);
+                    if events.send((generation, StreamEvent::Frame(frame, place))).await.is_err() {
+                        return StreamEvent::Closed("the agent ends".to_string());
+                    }
+                    if let Some(until) = pace.read(Instant::now(), bytes) {
+                        metrics.session_paced.count();
+                        tokio::time::sleep_until(until.into()).await;
+                    }
                 }
+                // What the other side finds wrong with our certificate comes behind the handshake.
+                Err(CodecError::Io(error)) => {
+                    return StreamEvent::Closed(told(clock_words(&error), &error.to_string(), metrics));
+                }
+                Err(error @ CodecError::Closed) => return StreamEvent::Closed(error.to_string()),
+                Err(error) => return StreamEvent::Garbage(format!("what it sends is no frame: {error}")),
             }
         }
     };
@@ -146,18 +161,18 @@ async fn serve(
         let mut write = BufWriter::new(write);
         while let Some(frame) = frames.recv().await {
             if let Err(error) = write_frame(&mut write, &frame).await {
-                return error.to_string();
+                return StreamEvent::Closed(error.to_string());
             }
             if frames.is_empty()
                 && let Err(error) = write.flush().await
             {
-                return error.to_string();
+                return StreamEvent::Closed(error.to_string());
             }
         }
-        "the agent ends the session".to_string()
+        StreamEvent::Closed("the agent ends the session".to_string())
     };
     tokio::select! {
-        reason = reader => reason,
-        reason = writer => reason,
+        end = reader => end,
+        end = writer => end,
     }
 }

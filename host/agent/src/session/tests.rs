@@ -3,8 +3,10 @@
 use super::*;
 use crate::testing::label;
 use weir_model::event::{Event, EventBody, SignedEvent, SourceId, UsageReport};
-use weir_model::signed::{BatchHeader, GroupSignature, Signature, SignedAcks, SignedHeader, SignedUpdates};
-use weir_model::{Key, Version, entry::Vni};
+use weir_model::signed::{
+    BatchHeader, GroupSignature, ProvenUpdate, Signature, SignedAcks, SignedHeader, SignedUpdates,
+};
+use weir_model::{Change, Key, Update, Version, entry::Vni};
 
 const SIGNATURE: Signature = Signature { r: [0; 32], s: [0; 32] };
 
@@ -79,7 +81,10 @@ fn usage() -> SignedEvent {
 fn updates() -> SignedUpdates {
     let header = BatchHeader { domain: label("d"), epoch: 1, index: Version(1), count: 1, root: [0; 32] };
     let header = SignedHeader { header, signature: GroupSignature::Single(SIGNATURE) };
-    SignedUpdates { header, updates: vec![] }
+    let key = Key::Network { vni: Vni(1) };
+    let (target, version, expected) = (label("host-1"), Version(1), Version::ZERO);
+    let update = Update { target, key, version, expected, change: Change::Delete };
+    SignedUpdates { header, updates: vec![ProvenUpdate { leaf: 0, path: Vec::new(), update }] }
 }
 
 fn connects(out: &[Output]) -> Vec<&str> {
@@ -436,4 +441,101 @@ fn any_conversation_keeps_the_machine_sane() {
 
 fn asks_renewal() -> Input {
     Input::Say(Box::new(ToController::Renew { csr_pem: "csr".into() }))
+}
+
+/// Frames go on until the session ends; how many went, and how long it waits then.
+fn until_it_ends(talk: &mut Talk, input: &Input) -> (usize, u64) {
+    for count in 0..1_000 {
+        let out = talk.say(input.clone());
+        let lost = out.iter().find_map(|output| match output {
+            Output::Report(Report::Lost { wait_ms, .. }) => Some(*wait_ms),
+            _ => None,
+        });
+        if let Some(wait_ms) = lost {
+            assert!(out.contains(&Output::Close) || matches!(input, Input::Garbage(_)), "{out:?}");
+            return (count, wait_ms);
+        }
+    }
+    panic!("it never ends");
+}
+
+#[test]
+fn who_forges_again_and_again_is_left_alone_for_longer_each_time() {
+    let mut talk = Talk::new(&["a:1"]);
+    talk.say(Input::SwitchUp);
+    talk.greet();
+    let (forgiven, wait_ms) = until_it_ends(&mut talk, &Input::Forged);
+    assert_eq!(forgiven, 16);
+    assert!((1_000..5_000).contains(&wait_ms), "{wait_ms}");
+    // Verdicts on what it sent before come late.
+    assert_eq!(talk.say(Input::Forged), []);
+    let mut waits = vec![wait_ms];
+    for _ in 0..9 {
+        assert_eq!(connects(&talk.wait()), ["a:1"]);
+        talk.greet();
+        let (_, wait_ms) = until_it_ends(&mut talk, &Input::Forged);
+        waits.push(wait_ms);
+    }
+    assert!(waits.windows(2).all(|pair| pair[1] >= pair[0]), "{waits:?}");
+    assert_eq!(*waits.last().unwrap(), conduct::DISTRUST_MAX_MS);
+    assert_eq!(talk.session.counters.bad_conduct, 10);
+    // Garbage is no better.
+    talk.wait();
+    talk.greet();
+    let (_, wait_ms) = until_it_ends(&mut talk, &Input::Garbage("no frame".into()));
+    assert_eq!(wait_ms, conduct::DISTRUST_MAX_MS);
+    // After good conduct it begins anew.
+    talk.wait();
+    talk.now_ms += conduct::DISTRUST_LIFE_MS + conduct::DISTRUST_MAX_MS;
+    talk.greet();
+    assert!(until_it_ends(&mut talk, &Input::Forged).1 < 5_000);
+}
+
+#[test]
+fn a_frame_of_no_updates_is_no_controllers_and_does_not_reach_the_switch() {
+    let mut talk = established();
+    let empty = SignedUpdates { updates: Vec::new(), ..updates() };
+    assert_eq!(talk.say(Input::FromController(ToActuator::Updates(empty))), []);
+    assert_eq!(talk.session.counters.forgeries, 1);
+}
+
+#[test]
+fn the_whole_state_and_questions_are_given_at_a_bounded_rate_and_the_last_request_is_served() {
+    let mut talk = established();
+    let began_ms = talk.now_ms;
+    let mut served = 0;
+    let mut serve = |talk: &mut Talk, out: Vec<Output>| {
+        if out.contains(&Output::ToSwitch(ToSwitch::SendState)) {
+            served += 1;
+            talk.say(Input::FromSwitch(state(1, &[1], true)));
+        }
+        served
+    };
+    for _ in 0..1_000 {
+        let out = talk.say(Input::FromController(ToActuator::SendState));
+        serve(&mut talk, out);
+    }
+    let out = talk.say(Input::Tick);
+    let at_once = serve(&mut talk, out);
+    assert_eq!((at_once, talk.session.counters.states_delayed), (4, 1));
+    let out = talk.wait();
+    assert_eq!(serve(&mut talk, out), 5, "who asked last is answered, a little later");
+    assert!(talk.now_ms - began_ms <= 5_000);
+    assert!(talk.session.next_tick_ms().is_none_or(|at_ms| at_ms > talk.now_ms + 5_000));
+
+    let ask = || Input::FromController(ToActuator::Ask { id: 7, question: Question::Counters });
+    let mut taken = 0;
+    for _ in 0..2_000 {
+        for output in talk.say(ask()) {
+            if let Output::ToSwitch(ToSwitch::Ask { id, .. }) = output {
+                taken += 1;
+                let answer = Answer::Error("none".into());
+                talk.say(Input::FromSwitch(FromSwitch::Answer { id, answer }));
+            }
+        }
+    }
+    assert_eq!((taken, talk.session.counters.questions_refused), (256, 2_000 - 256));
+    talk.now_ms += 1_000;
+    let out = talk.say(ask());
+    assert!(matches!(out[..], [Output::ToSwitch(ToSwitch::Ask { .. })]), "{out:?}");
 }

@@ -23,7 +23,7 @@ use weir_model::local::{Answer, ENTRIES_CHUNK, FromSwitch, Question, ToSwitch, T
 use weir_model::session::STATE_CHUNK_KEYS;
 use weir_model::signed::SignedUpdates;
 use weir_model::update::Refusal;
-use weir_model::{Change, Entry, Key, Update, Version};
+use weir_model::{Ack, Change, Entry, Key, Update, Version};
 use weir_packet::{FlowKey, Fragment, PacketError, Parsed};
 use weir_trust::gate::{self, Gate};
 use weir_trust::identity::{sign_acks, sign_event};
@@ -121,8 +121,13 @@ impl<M: Mind> Slow<M> {
         self.counters.update_us_max = self.counters.update_us_max.max(took.as_micros() as u64);
         match taken {
             Ok(acks) => {
-                let acks = sign_acks(&self.identity.key, &self.identity.name, acks);
-                client.send(&FromSwitch::Acks(acks));
+                // Whose forgeries these are is looked up by who asks: what else was in the frame is for all.
+                let (forged, acks): (Vec<Ack>, Vec<Ack>) =
+                    acks.into_iter().partition(|ack| ack.result == Err(Refusal::Forged));
+                for acks in [acks, forged].into_iter().filter(|acks| !acks.is_empty()) {
+                    let acks = sign_acks(&self.identity.key, &self.identity.name, acks);
+                    client.send(&FromSwitch::Acks(acks));
+                }
                 if changed.iter().any(|update| matches!(update.key, Key::Sought { .. })) {
                     self.tell_found();
                     self.tell_packets();

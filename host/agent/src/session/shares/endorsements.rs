@@ -48,7 +48,7 @@ impl Shares {
             return Combined::default();
         };
         let name = encode(&endorsement.header);
-        let batch = self.batch(&name);
+        let batch = self.batch_by(session, &name);
         if batch.endorsements.len() >= SHARES_MAX && !batch.endorsements.contains_key(&session) {
             self.counters.dropped += 1;
             return Combined::default();
@@ -90,7 +90,7 @@ impl Shares {
         let (sessions, signatures): (Vec<u64>, Vec<MemberSignature>) = chosen.into_iter().unzip();
         let batch = self.batch(name);
         if signatures.len() < enough || batch.refused.contains(&sessions) {
-            return Combined { updates: Vec::new(), bad };
+            return Combined { bad, ..Combined::default() };
         }
         batch.signature = Some(GroupSignature::Members { phase: known.phase, signatures });
         batch.hoped = sessions;
@@ -99,7 +99,7 @@ impl Shares {
         if updates.is_empty() {
             updates.extend(self.proof(name));
         }
-        Combined { updates, bad }
+        Combined { updates, bad, costly: Vec::new() }
     }
 
     /// The proof alone: an update that goes after those of other switches comes a round trip later, and the switch has looked

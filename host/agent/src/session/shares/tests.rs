@@ -2,6 +2,7 @@ use super::*;
 use weir_model::entry::Vni;
 use weir_model::signed::{BatchHeader, ProvenUpdate};
 use weir_model::{Change, Update};
+use weir_trust::batch::prepare_batch;
 use weir_trust::identity::KeyPair;
 use weir_trust::threshold::{Dealer, Ledger, MemberSecret, Members, Player, Round};
 
@@ -32,19 +33,34 @@ pub(super) fn group() -> (GroupKey, Vec<MemberSecret>) {
     (key, finished.into_iter().map(|(_, secret)| secret).collect())
 }
 
+/// The two updates of a batch.
+fn batch(number: u8) -> (BatchHeader, Vec<ProvenUpdate>) {
+    let version = Version(u64::from(number));
+    let update = |vni: u32| Update {
+        target: weir_model::Label::new("h1").unwrap(),
+        key: Key::Network { vni: Vni(vni) },
+        version,
+        expected: Version::ZERO,
+        change: Change::Delete,
+    };
+    let updates = vec![update(u32::from(number)), update(1_000 + u32::from(number))];
+    prepare_batch(&weir_model::Label::new("d").unwrap(), 1, version, updates).unwrap()
+}
+
 pub(super) fn header(number: u8) -> BatchHeader {
-    let domain = weir_model::Label::new("d").unwrap();
-    BatchHeader { domain, epoch: 1, index: Version(u64::from(number)), count: 1, root: [number; 32] }
+    batch(number).0
 }
 
 pub(super) fn unsigned(number: u8) -> UnsignedUpdates {
-    let (target, key) = (weir_model::Label::new("h1").unwrap(), Key::Network { vni: Vni(u32::from(number)) });
-    let version = Version(u64::from(number));
-    let update = Update { target, key, version, expected: Version::ZERO, change: Change::Delete };
-    UnsignedUpdates {
-        header: header(number),
-        updates: vec![ProvenUpdate { leaf: 0, path: Vec::new(), update }],
-    }
+    let (header, mut updates) = batch(number);
+    updates.truncate(1);
+    UnsignedUpdates { header, updates }
+}
+
+/// The other update of the batch.
+fn rest(number: u8) -> UnsignedUpdates {
+    let (header, mut updates) = batch(number);
+    UnsignedUpdates { header, updates: updates.split_off(1) }
 }
 
 /// What the gate answers to frames: it checks what the agent did not.
@@ -77,7 +93,7 @@ fn updates_go_as_soon_as_enough_shares_are_there_in_any_order() {
         let mut released = 0;
         for at in 0..5 {
             let combined = if at == updates_come_at {
-                shares.unsigned(unsigned(1))
+                shares.unsigned(0, unsigned(1))
             } else {
                 let member = if at > updates_come_at { at - 1 } else { at };
                 shares.share(member as u64, share(&secrets[member], 1, 1))
@@ -92,7 +108,7 @@ fn updates_go_as_soon_as_enough_shares_are_there_in_any_order() {
         }
         assert_eq!((released, shares.counters.checks, shares.counters.combined), (1, 0, 1));
         // What comes later of the same batch goes at once.
-        assert_eq!(shares.unsigned(unsigned(1)).updates.len(), 1);
+        assert_eq!(shares.unsigned(0, unsigned(1)).updates.len(), 1);
     }
 }
 
@@ -100,7 +116,7 @@ fn updates_go_as_soon_as_enough_shares_are_there_in_any_order() {
 fn a_bad_share_is_found_and_its_session_named() {
     let (key, secrets) = group();
     let mut shares = Shares::new(Some(&key));
-    shares.unsigned(unsigned(1));
+    shares.unsigned(0, unsigned(1));
     assert_eq!(shares.share(10, share(&secrets[0], 2, 1)), Combined::default());
     assert_eq!(shares.share(20, share(&secrets[1], 1, 1)), Combined::default());
     // One of three is bad, and nobody knows that yet but the gate. Its answer goes no further.
@@ -108,7 +124,9 @@ fn a_bad_share_is_found_and_its_session_named() {
     assert_eq!((hoped.updates.len(), shares.counters.checks), (1, 0));
     let acks = gate(&key, &hoped.updates);
     assert_eq!(acks[0].result, Err(Refusal::Forged));
-    assert_eq!(shares.acked(&acks, None), Some(Combined::default()), "three shares, one of them bad");
+    let told = shares.acked(&acks, None);
+    let costly = vec![10, 20, 30];
+    assert_eq!(told, Some(Combined { costly, ..Combined::default() }), "three shares, one of them bad");
     let combined = shares.share(40, share(&secrets[3], 1, 1));
     assert_eq!((combined.updates.len(), &combined.bad[..]), (1, &[10][..]));
     let acks = gate(&key, &combined.updates);
@@ -118,7 +136,7 @@ fn a_bad_share_is_found_and_its_session_named() {
         "this one is for the controllers"
     );
     // Another one's name on a bad share does not put the blame on that one.
-    shares.unsigned(unsigned(3));
+    shares.unsigned(0, unsigned(3));
     let stolen = HeaderShare { member: 2, ..share(&secrets[0], 2, 3) };
     shares.share(10, stolen);
     shares.share(20, share(&secrets[1], 3, 3));
@@ -139,13 +157,12 @@ fn what_is_forged_whatever_the_agent_does_is_told() {
     for member in [0, 1] {
         shares.share(member as u64, share(&secrets[member], 1, 1));
     }
-    shares.unsigned(unsigned(1));
-    let mut second = unsigned(1);
-    second.updates[0].update.key = Key::Network { vni: Vni(77) };
+    shares.unsigned(0, unsigned(1));
     let first = shares.share(3, share(&secrets[3], 2, 1)).updates;
-    let second = shares.unsigned(second).updates;
+    let second = shares.unsigned(0, rest(1)).updates;
     assert_eq!((first.len(), second.len()), (1, 1));
-    assert_eq!(shares.acked(&gate(&key, &first), None), Some(Combined::default()));
+    let costly = vec![0, 1, 3];
+    assert_eq!(shares.acked(&gate(&key, &first), None), Some(Combined { costly, ..Combined::default() }));
     let again = shares.share(2, share(&secrets[2], 1, 1));
     assert_eq!((again.updates.len(), &again.bad[..]), (2, &[3][..]), "both go again");
     assert_eq!(
@@ -166,7 +183,7 @@ fn one_that_says_another_threshold_is_hoped_with_once() {
     let mut shares = Shares::new(Some(&key));
     for number in 1..=20_u8 {
         let alone = HeaderShare { threshold: 1, ..share(&secrets[0], 99, number) };
-        shares.unsigned(unsigned(number));
+        shares.unsigned(0, unsigned(number));
         let mut sent = shares.share(0, alone).updates;
         let mut forged = 0;
         let mut done = 0;
@@ -194,8 +211,77 @@ fn what_a_liar_sends_is_bounded() {
             let lie = HeaderShare { threshold, ..share(&secrets[0], 1, number) };
             assert_eq!(shares.share(u64::from(threshold), lie), Combined::default());
         }
-        shares.unsigned(unsigned(number));
+        shares.unsigned(0, unsigned(number));
     }
     assert!(shares.batches.len() <= BATCHES_MAX);
-    assert_eq!(Shares::new(None).unsigned(unsigned(1)), Combined::default());
+    assert_eq!(Shares::new(None).unsigned(0, unsigned(1)), Combined::default());
+}
+
+#[test]
+fn batches_that_do_not_exist_take_no_place_from_others() {
+    let (key, secrets) = group();
+    let mut shares = Shares::new(Some(&key));
+    let (leader, liar) = (1, 9);
+    for number in 1..=10_u8 {
+        shares.unsigned(leader, unsigned(number));
+    }
+    // One that lies begins batch after batch, with shares and with updates.
+    for index in 0..3 * BATCHES_MAX as u64 {
+        let header = BatchHeader { index: Version(1_000 + index), ..header(1) };
+        if index % 2 == 0 {
+            shares.unsigned(liar, UnsignedUpdates { header, updates: unsigned(1).updates });
+        } else {
+            shares.share(liar, HeaderShare { header, ..share(&secrets[0], 1, 1) });
+        }
+    }
+    assert_eq!(shares.batches.len(), BATCHES_MAX);
+    for number in 1..=10_u8 {
+        let made: usize = (1..=3)
+            .map(|member| {
+                shares.share(member, share(&secrets[member as usize], number, number)).updates.len()
+            })
+            .sum();
+        assert_eq!(made, 1, "batch {number} is here still");
+    }
+}
+
+#[test]
+fn what_waits_of_one_session_is_bounded_in_bytes_and_an_update_of_another_root_goes_no_further() {
+    let (key, secrets) = group();
+    let mut shares = Shares::new(Some(&key));
+    let mut other = unsigned(1);
+    other.updates[0].update.version = Version(7);
+    let told = shares.unsigned(9, other);
+    assert_eq!((told.updates.len(), &told.costly[..], shares.counters.misplaced), (0, &[9][..], 1));
+    assert!(shares.batches.is_empty());
+    // As if much waited already.
+    shares.bytes.insert(9, WAITING_BYTES_MAX);
+    shares.unsigned(9, unsigned(2));
+    assert_eq!(shares.counters.dropped, 1);
+    shares.unsigned(1, unsigned(2));
+    let sent: Vec<SignedUpdates> = (0..3)
+        .flat_map(|member| shares.share(member, share(&secrets[member as usize], 2, 2)).updates)
+        .collect();
+    assert_eq!((sent.len(), shares.bytes.contains_key(&1)), (1, true));
+    assert_eq!(shares.acked(&gate(&key, &sent), None), None);
+    assert!(!shares.bytes.contains_key(&1), "what is in force waits no more");
+}
+
+#[test]
+fn who_has_the_host_look_at_what_is_nothing_is_charged_for_it_each_time() {
+    let (key, secrets) = group();
+    let mut shares = Shares::new(Some(&key));
+    let mut charged = 0;
+    for number in 1..=20_u8 {
+        // A batch that does not exist, under a threshold that the group does not have.
+        shares.unsigned(9, unsigned(number));
+        let lie = HeaderShare { threshold: 1, ..share(&secrets[0], 99, number) };
+        let hoped = shares.share(9, lie);
+        charged += hoped.costly.len();
+        if !hoped.updates.is_empty() {
+            let told = shares.acked(&gate(&key, &hoped.updates), None).expect("it is for nobody");
+            charged += told.costly.iter().filter(|session| **session == 9).count();
+        }
+    }
+    assert!(charged >= 20, "{charged}");
 }

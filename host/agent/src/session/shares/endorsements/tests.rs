@@ -49,7 +49,7 @@ fn updates_go_as_soon_as_enough_endorsed_them_in_any_order() {
         let mut released = Vec::new();
         for at in 0..5_u32 {
             let done = if at == updates_come_at {
-                shares.unsigned(unsigned(1))
+                shares.unsigned(0, unsigned(1))
             } else {
                 let member = if at > updates_come_at { at } else { at + 1 };
                 shares.endorsement(u64::from(member), of(member, 1, 1, 1), Some(&known))
@@ -65,7 +65,7 @@ fn updates_go_as_soon_as_enough_endorsed_them_in_any_order() {
         let acks = gate(Some(&known), &released);
         assert_eq!((acks[0].result.clone(), shares.acked(&acks, Some(&known))), (Ok(()), None));
         assert_eq!(
-            shares.unsigned(unsigned(1)).updates.len(),
+            shares.unsigned(0, unsigned(1)).updates.len(),
             1,
             "what comes later of the batch goes at once"
         );
@@ -77,7 +77,7 @@ fn one_that_endorses_wrongly_is_named_once_a_batch_and_asked_last() {
     let known = controllers(1);
     let (_, mut shares) = shares();
     for number in 1..=10_u8 {
-        shares.unsigned(unsigned(number));
+        shares.unsigned(0, unsigned(number));
         let mut done = Combined::default();
         // The liar is the first: something else, another one's name, a stranger's.
         let lie = match number % 3 {
@@ -122,7 +122,7 @@ fn one_that_endorses_wrongly_is_named_once_a_batch_and_asked_last() {
 #[test]
 fn without_the_switchs_list_and_of_another_phase_nothing_is_handed_on() {
     let (_, mut shares) = shares();
-    shares.unsigned(unsigned(1));
+    shares.unsigned(0, unsigned(1));
     for member in 1..=4 {
         let none = shares.endorsement(u64::from(member), of(member, 1, 1, 1), None);
         assert_eq!(none, Combined::default());
@@ -140,7 +140,7 @@ fn without_the_switchs_list_and_of_another_phase_nothing_is_handed_on() {
 fn what_the_switch_does_not_take_is_tried_once_and_blames_nobody_of_another_phase() {
     let (_, mut shares) = shares();
     let (known, next) = (controllers(1), controllers(2));
-    shares.unsigned(unsigned(1));
+    shares.unsigned(0, unsigned(1));
     let mut sent = Vec::new();
     for member in 1..=3 {
         sent.extend(shares.endorsement(member, of(member as u32, 1, 1, 1), Some(&known)).updates);
