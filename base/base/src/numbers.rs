@@ -9,7 +9,7 @@
 //!
 //! Invariant: what [`Numbers::take`] gives is above everything that any earlier process got from the same file. When
 //! the file is gone or damaged that rests on `floor` alone: callers give what they know otherwise, such as
-//! the clock's milliseconds or the highest number in a log.
+//! the clock's milliseconds or the highest number in a log, and say by [`Numbers::begin_behind`] what they hear of later.
 
 use crate::world::Disk;
 use std::io;
@@ -58,6 +58,12 @@ impl Numbers {
         };
         let next = kept.max(floor).max(1);
         Ok(Numbers { disk, name: name.to_string(), step, next, reserved: next, damaged, reservations: 0 })
+    }
+
+    /// Gives no number up to `used` any more: somebody else knows that they were used, by a process whose file is gone.
+    pub fn begin_behind(&mut self, used: u64) {
+        self.next = self.next.max(used.saturating_add(1));
+        self.reserved = self.reserved.max(self.next);
     }
 
     /// The next number.

@@ -22,6 +22,21 @@ fn numbers_rise_from_the_floor_and_a_restart_skips_what_was_reserved() {
 }
 
 #[test]
+fn numbers_that_others_know_were_used_are_not_given_again() {
+    let disk = SimDisk::new(1);
+    let mut numbers = open(&disk, 10);
+    assert_eq!(numbers.take().unwrap(), 10);
+    // Below, within and beyond what is reserved.
+    for (used, next) in [(9, 11), (12, 13), (1_000, 1_001), (1_000, 1_002)] {
+        numbers.begin_behind(used);
+        assert_eq!(numbers.take().unwrap(), next, "behind {used}");
+    }
+    assert_eq!(open(&disk, 0).take().unwrap(), 1_006, "what is given is reserved first");
+    numbers.begin_behind(u64::MAX);
+    assert!(numbers.take().is_err() && numbers.take().is_err());
+}
+
+#[test]
 fn no_number_is_used_twice_whatever_ends_the_process() {
     for seed in 0..400 {
         let mut disk = SimDisk::new(seed);

@@ -54,6 +54,13 @@ pub fn was_decided(store: &Store, event: &Event) -> bool {
     !matches!(seen(store, event), Seen::Never)
 }
 
+/// The highest number under which something of a source was decided; 0 where nothing was.
+pub(crate) fn highest(store: &Store, source: &SourceId) -> u64 {
+    let slots = (0..WINDOW).filter_map(|number| store.get(DEDUP_TABLE, &slot_of(source, number)));
+    let numbers = slots.filter_map(|cell| decode::<(u64, Version)>(&cell.value).ok());
+    numbers.map(|(number, _)| number).max().unwrap_or(0)
+}
+
 /// Remembers that an event is decided.
 pub(crate) fn record(view: &mut View<'_>, event: &Event, version: Version) -> Result<(), Rejection> {
     let slot = slot(event);

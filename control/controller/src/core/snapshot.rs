@@ -8,6 +8,7 @@
 //! the endorsements, and format 2 with the held updates; all are read: a controller of this release goes on where one of the
 //! last has ended.
 
+use super::dedup;
 use super::header::DecidedHeader;
 use super::identities::Identities;
 use super::keys::{GroupKeys, KeptKeys};
@@ -173,7 +174,9 @@ impl Core {
     pub fn install(&mut self, bytes: &[u8]) -> Result<(), Error> {
         let leads = self.scheduler.leads();
         let read = Read::whole(&self.domain, self.scheduler.settings(), bytes)?;
-        (self.epoch, self.now_ms, self.own_sequence) = (read.epoch, read.now_ms, read.own_sequence);
+        (self.epoch, self.now_ms) = (read.epoch, read.now_ms);
+        // A state that another replica took says nothing of this one's numbers, but what it said is in it.
+        self.own_sequence = read.own_sequence.max(dedup::highest(&read.store, &self.source));
         (self.store, self.joined, self.scheduler) = (read.store, Arc::new(read.joined), read.scheduler);
         (self.group_keys, self.outbox) = (Arc::new(read.keys), read.outbox);
         self.rules = read.rules;

@@ -117,7 +117,8 @@ impl Controller {
     ) -> Result<Controller, Error> {
         let source = SourceId::of_controller(&settings.name);
         let keys = settings.source_keys();
-        // What it proposed in an earlier life may be ordered yet, or forgotten with its disk: the clock is above both.
+        // What it proposed in an earlier life may be ordered yet, or forgotten with its disk: the clock is above both, unless it was
+        // ahead then. What the order knows of it is passed by as it comes: see `Shared::own_event`.
         let floor = clock.wall_ms() << NUMBERS_SHIFT;
         let carrying = Carrying::open(disk.clone())?;
         let ended_at = carrying.ended_at();

@@ -56,6 +56,8 @@ pub struct Published {
     pub identities: Arc<Identities>,
     /// By which rules entries are carried out.
     pub rules: u32,
+    /// Highest number of this controller's own events in the order.
+    pub own_sequence: u64,
 }
 
 type Answer = oneshot::Sender<Result<Version, Error>>;
@@ -356,7 +358,12 @@ impl Shared {
 
     /// An event of this controller, under the next number and signed, perhaps for somebody.
     pub fn own_event(&self, body: EventBody, subject: Option<String>) -> Result<SignedEvent, Error> {
-        let next = locked(&self.numbers).take();
+        let used = self.published().own_sequence;
+        let next = {
+            let mut numbers = locked(&self.numbers);
+            numbers.begin_behind(used);
+            numbers.take()
+        };
         let sequence = next.map_err(Error::system("reserving numbers for events"))?;
         let event = Event { source: self.source.clone(), sequence, body };
         Ok(sign_event(&self.identity.load(), &self.domain, event, subject))
@@ -563,6 +570,7 @@ impl Published {
             joined: core.joined().clone(),
             identities: core.identities().clone(),
             rules: core.rules(),
+            own_sequence: core.own_sequence(),
         }
     }
 }
