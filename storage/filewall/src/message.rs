@@ -28,6 +28,15 @@ pub struct Now {
     pub steady_us: u64,
 }
 
+/// What quotas have counted for a call.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Counted {
+    /// Bytes that files grow by.
+    pub bytes: u64,
+    /// When the first of them did, since the Unix epoch, milliseconds.
+    pub unix_ms: u64,
+}
+
 /// A call of FileWall's own, made on behalf of a policy that must know more before it decides (paper 4.2.3: messages are
 /// injected, and their replies filtered out).
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -115,8 +124,8 @@ pub struct Call<'a> {
     pub results: Vec<u8>,
     /// What a policy wants to remember until the reply comes; 0 is nothing.
     pub note: u64,
-    /// Bytes that a file grows by, as far as a quota has counted them.
-    pub grows: u64,
+    /// What quotas have counted for it.
+    pub counted: Counted,
     /// What had changed when it was shown to the policies first.
     pub seen: Seen,
     /// A policy lets others go first for so long, µs.
@@ -153,7 +162,7 @@ impl<'a> Call<'a> {
             probe: None,
             results: Vec::new(),
             note: 0,
-            grows: 0,
+            counted: Counted::default(),
             seen: Seen::default(),
             aside_us: 0,
             unknown: false,
@@ -353,8 +362,8 @@ pub struct Asked {
     pub datagram: bool,
     /// What a policy wanted to remember.
     pub note: u64,
-    /// Bytes that a quota has counted for it.
-    pub grows: u64,
+    /// What quotas have counted for it.
+    pub counted: Counted,
     /// What had changed when the call was shown to the policies first.
     pub seen: Seen,
 }
@@ -374,7 +383,7 @@ impl Asked {
             maxcount: 0,
             datagram: false,
             note: 0,
-            grows: 0,
+            counted: Counted::default(),
             seen: Seen::default(),
         }
     }

@@ -1,6 +1,7 @@
 //! A server of NFSv4.0 that hands names to its tree as they are: a `/` leads several steps, `..` up to the root of all, and a NUL ends
 //! a name. Its handles are the paths themselves, so that whoever is let through with a guessed one is where he wants to be.
 
+use crate::compound::carried_out;
 use crate::played::{read_record, reply_to, server};
 use std::collections::BTreeMap;
 use std::io::Write;
@@ -97,28 +98,14 @@ impl Tree {
         let compound = head(&mut reader).unwrap();
         let mut found = Compound::default();
         operations(&mut reader, &compound, &mut found).unwrap();
-        let (mut out, mut count, mut last, mut at) = (Vec::new(), 0, status::OK, At::default());
-        for argument in &found.ops {
-            let mut body = Vec::new();
-            last = self.one(argument, record, &mut at, &mut body).err().unwrap_or(status::OK);
-            put_u32(&mut out, argument.op.number());
-            put_u32(&mut out, last);
-            count += 1;
-            if argument.op == Op4::SetAttr {
-                put_u32(&mut out, 0);
-            }
-            if last != status::OK {
-                break;
+        let mut at = At::default();
+        carried_out(compound.tag.of(record), &found.ops, |argument, out| {
+            if let Err(status) = self.one(argument, record, &mut at, out) {
+                return status;
             }
             self.done += 1;
-            out.extend_from_slice(&body);
-        }
-        let mut bytes = Vec::new();
-        put_u32(&mut bytes, last);
-        put_opaque(&mut bytes, compound.tag.of(record));
-        put_u32(&mut bytes, count);
-        bytes.extend_from_slice(&out);
-        bytes
+            status::OK
+        })
     }
 
     fn there(&self, path: Option<&Vec<u8>>) -> Result<(Vec<u8>, &Node), u32> {
@@ -189,6 +176,7 @@ impl Tree {
                 let (path, _) = self.there(current.as_ref())?;
                 let node = self.nodes.get_mut(&path).unwrap();
                 (node.mode, node.data) = (0o777, Vec::new());
+                zeros(out, 4);
             }
             Op4::ReadDir => self.list(argument, record, current.as_ref(), out)?,
             Op4::SecInfo => {

@@ -6,7 +6,8 @@ use std::net::{TcpStream, UdpSocket};
 use std::sync::mpsc::Receiver;
 use weir_filewall::proxy::Limits;
 use weir_filewall::wire::build::Record;
-use weir_filewall::wire::nfs4::Op4;
+use weir_filewall::wire::nfs4::arguments::Argument;
+use weir_filewall::wire::nfs4::{Op4, status};
 use weir_filewall::wire::xdr::{get_u32, put_opaque, put_u32, put_u64};
 
 /// One operation with its arguments.
@@ -54,6 +55,36 @@ pub fn results(status: u32, outcomes: &[(Op4, u32, Vec<u8>)]) -> Vec<u8> {
         put_u32(&mut bytes, *status);
         bytes.extend_from_slice(results);
     }
+    bytes
+}
+
+/// What a server answers to a COMPOUND whose operations `one` carries out, each with its results and its status, up to the first that fails.
+pub fn carried_out(
+    tag: &[u8],
+    operations: &[Argument],
+    mut one: impl FnMut(&Argument, &mut Vec<u8>) -> u32,
+) -> Vec<u8> {
+    let (mut out, mut count, mut last) = (Vec::new(), 0, status::OK);
+    for argument in operations {
+        let mut body = Vec::new();
+        last = one(argument, &mut body);
+        put_u32(&mut out, argument.op.number());
+        put_u32(&mut out, last);
+        count += 1;
+        if last != status::OK {
+            if argument.op == Op4::SetAttr {
+                // Which attributes were set stands there also when none were.
+                put_u32(&mut out, 0);
+            }
+            break;
+        }
+        out.extend_from_slice(&body);
+    }
+    let mut bytes = Vec::new();
+    put_u32(&mut bytes, last);
+    put_opaque(&mut bytes, tag);
+    put_u32(&mut bytes, count);
+    bytes.extend_from_slice(&out);
     bytes
 }
 

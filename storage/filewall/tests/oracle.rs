@@ -44,6 +44,21 @@ impl Random {
     pub fn of<'a, T>(&mut self, all: &'a [T]) -> &'a T {
         &all[self.below(all.len())]
     }
+
+    /// One of these handles, or now and then one that is cut, has a wrong bit, or was never given.
+    pub fn handle(&mut self, given: &[Vec<u8>]) -> Vec<u8> {
+        let mut handle = self.of(given).clone();
+        match self.below(20) {
+            0 => handle.truncate(self.below(handle.len() + 1)),
+            1 if !handle.is_empty() => {
+                let at = self.below(handle.len());
+                handle[at] ^= 1 << self.below(8);
+            }
+            2 => handle = (0..self.below(65)).map(|byte| byte as u8).collect(),
+            _ => {}
+        }
+        handle
+    }
 }
 
 /// Path, mode, time and content.
@@ -178,17 +193,7 @@ impl<'a> Attack<'a> {
     }
 
     fn handle(&mut self) -> Vec<u8> {
-        let mut handle = self.random.of(&self.handles).clone();
-        match self.random.below(20) {
-            0 => handle.truncate(self.random.below(handle.len() + 1)),
-            1 if !handle.is_empty() => {
-                let at = self.random.below(handle.len());
-                handle[at] ^= 1 << self.random.below(8);
-            }
-            2 => handle = (0..self.random.below(65)).map(|byte| byte as u8).collect(),
-            _ => {}
-        }
-        handle
+        self.random.handle(&self.handles)
     }
 
     fn name(&mut self) -> Vec<u8> {
@@ -380,6 +385,25 @@ fn nothing_that_is_denied_is_seen_or_changed_whatever_is_asked() {
         run(seed, RULES, &NOTHING);
         run(seed, &format!("kind: handles\nkey-file: key\n---\n{RULES}"), &NOTHING);
     }
+}
+
+/// Names come, go and move to and fro, and over the border where somebody tries it, while others look: no call of one may lead a call of another to
+/// the other side.
+#[test]
+fn clients_that_race_each_other_over_the_border_see_and_change_nothing() {
+    let folder = tempfile::tempdir().unwrap();
+    let export = export(folder.path());
+    let denied = [export.join("secret"), folder.path().join("beside")];
+    let before = denied.each_ref().map(|path| tree(path));
+    let policy = format!("kind: handles\nkey-file: key\n---\n{RULES}");
+    let (wall, _policies) = wall(careless(&export), Some(&policy), Limits::default());
+    std::thread::scope(|scope| {
+        for seed in 11..15 {
+            let (wall, export) = (&wall, &export);
+            scope.spawn(move || attacked(wall, export, (seed, CALLS), &NOTHING, BOUND));
+        }
+    });
+    assert_eq!(denied.each_ref().map(|path| tree(path)), before);
 }
 
 /// What may not be looked at has no attributes in a listing or in a reply to another operation, and gives none when it is asked for them.

@@ -154,16 +154,7 @@ impl<'a> Attack<'a> {
     }
 
     fn handle(&mut self) -> Vec<u8> {
-        let mut handle = self.random.of(&self.handles).clone();
-        match self.random.below(20) {
-            0 => handle.truncate(self.random.below(handle.len() + 1)),
-            1 if !handle.is_empty() => {
-                let at = self.random.below(handle.len());
-                handle[at] ^= 1 << self.random.below(8);
-            }
-            _ => {}
-        }
-        handle
+        self.random.handle(&self.handles)
     }
 
     fn name(&mut self) -> Vec<u8> {

@@ -95,14 +95,25 @@ pub fn left_behind(context: &Path) -> tempfile::TempDir {
     copy
 }
 
+/// A server that a test plays at this address.
+pub fn server_at(address: SocketAddr) -> Server {
+    Server {
+        address: address.ip(),
+        nfs_port: address.port(),
+        mount_port: Some(mounts()),
+        path: "/export".into(),
+    }
+}
+
+/// A FileWall in front of several servers, of which this is the first: without policies, and over TCP.
+pub fn config_of_many(server: Server) -> Config {
+    let at = SocketAddr::from(([127, 0, 0, 1], 0));
+    Config { server, udp: false, watch: false, ..config(at, None, Limits::default()) }
+}
+
 fn config(server: SocketAddr, policy: Option<&Path>, limits: Limits) -> Config {
     Config {
-        server: Server {
-            address: server.ip(),
-            nfs_port: server.port(),
-            mount_port: Some(mounts()),
-            path: "/export".into(),
-        },
+        server: server_at(server),
         listen: [127, 0, 0, 1].into(),
         port: 0,
         portmap_port: None,

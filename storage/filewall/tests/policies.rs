@@ -3,15 +3,15 @@
 use crate::disk::disk;
 use crate::files::Client;
 use crate::played::{
-    BOUND, CALLER, ask, client, getattr, mounts, read_record, read_results, reply_to, server, until, wall,
-    wall_with_context, write_call,
+    BOUND, CALLER, ask, client, config_of_many, getattr, read_record, read_results, reply_to, server,
+    server_at, until, wall, wall_with_context, write_call,
 };
 use std::io::Write;
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
-use weir_filewall::proxy::{Config, FileWall, Limits, Server};
+use weir_filewall::proxy::{FileWall, Limits};
 use weir_filewall::replicate::Plan;
 use weir_filewall::wire::build::Record;
 use weir_filewall::wire::nfs3::{LISTING_BYTES_MAX, Op};
@@ -236,15 +236,6 @@ fn a_server_whose_handles_leave_no_room_is_told_of_and_no_handle_of_nothing_goes
     assert_eq!(wall.status().policies[0].details["server_handles_too_long"], 1);
 }
 
-fn of(address: SocketAddr) -> Server {
-    Server {
-        address: address.ip(),
-        nfs_port: address.port(),
-        mount_port: Some(mounts()),
-        path: "/export".into(),
-    }
-}
-
 /// A way to a server that can be shut: nobody listens there then, and connections end.
 struct Gate {
     address: SocketAddr,
@@ -294,19 +285,9 @@ fn who_uses_a_folder_of_a_server_that_is_down_waits_and_nobody_else() {
     let (second, _there) = disk(2);
     let gate = Gate::new(second);
     let context = tempfile::tempdir().unwrap();
-    let config = Config {
-        server: of(first),
-        listen: [127, 0, 0, 1].into(),
-        port: 0,
-        portmap_port: None,
-        udp: false,
-        workers: 2,
-        policy: None,
-        watch: false,
-        limits: Limits::default(),
-    };
+    let config = config_of_many(server_at(first));
     let plan = Plan {
-        redirects: vec![("/elsewhere".to_string(), of(gate.address))],
+        redirects: vec![("/elsewhere".to_string(), server_at(gate.address))],
         state_file: context.path().join("names"),
         context: Some(context.path().to_path_buf()),
         ..Plan::default()

@@ -4,12 +4,12 @@
 mod checker;
 
 use crate::disk::{Disk, FIFO, Fault, Shared, disk};
-use crate::played::{BOUND, ROOT, client, mounts, read_record, until};
+use crate::played::{BOUND, ROOT, client, config_of_many, read_record, server_at, until};
 use std::io::Write;
 use std::net::{SocketAddr, TcpStream};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
-use weir_filewall::proxy::{Config, FileWall, Limits, Server};
+use weir_filewall::proxy::FileWall;
 use weir_filewall::replicate::Plan;
 use weir_filewall::wire::build::{Caller, Record};
 use weir_filewall::wire::nfs3::{Op, ftype};
@@ -31,15 +31,6 @@ struct Stage {
     _context: tempfile::TempDir,
 }
 
-fn server(address: SocketAddr) -> Server {
-    Server {
-        address: address.ip(),
-        nfs_port: address.port(),
-        mount_port: Some(mounts()),
-        path: "/export".into(),
-    }
-}
-
 impl Stage {
     fn new(count: u64) -> Stage {
         Stage::with(count, PATIENT, |_| {})
@@ -56,18 +47,8 @@ impl Stage {
         let disks: Vec<Shared> = made.iter().map(|(_, disk)| disk.clone()).collect();
         prepare(&disks);
         let context = tempfile::tempdir().unwrap();
-        let mut servers = made.iter().map(|(address, _)| server(*address));
-        let config = Config {
-            server: servers.next().unwrap(),
-            listen: [127, 0, 0, 1].into(),
-            port: 0,
-            portmap_port: None,
-            udp: false,
-            workers: 2,
-            policy: None,
-            watch: false,
-            limits: Limits::default(),
-        };
+        let mut servers = made.iter().map(|(address, _)| server_at(*address));
+        let config = config_of_many(servers.next().unwrap());
         let plan = Plan {
             replicas: servers.collect(),
             state_file: context.path().join("names"),

@@ -1,6 +1,7 @@
 //! Roles, sessions and the control folder over NFSv4.0 and 4.1, before a server that is played here: a few files, sequence
 //! numbers of owners, and slots of a session, both of which it checks as a real one does.
 
+use crate::compound::carried_out;
 use crate::played::{read_record, reply_to, server, wall};
 use std::collections::BTreeMap;
 use std::io::Write;
@@ -91,27 +92,9 @@ impl Played {
         let names = names.map(|name| String::from_utf8_lossy(name.of(record)).into_owned()).collect();
         self.seen.push(Seen { uid: sys.uid, ops: found.ops.iter().map(|op| op.op).collect(), names });
         let (mut current, mut saved) = (None, None);
-        let (mut out, mut count, mut last) = (Vec::new(), 0, status::OK);
-        for argument in &found.ops {
-            let mut body = Vec::new();
-            last = self.one(argument, record, compound.minor, (&mut current, &mut saved), &mut body);
-            put_u32(&mut out, argument.op.number());
-            put_u32(&mut out, last);
-            count += 1;
-            if last != status::OK {
-                if argument.op == Op4::SetAttr {
-                    put_u32(&mut out, 0);
-                }
-                break;
-            }
-            out.extend_from_slice(&body);
-        }
-        let mut bytes = Vec::new();
-        put_u32(&mut bytes, last);
-        put_opaque(&mut bytes, compound.tag.of(record));
-        put_u32(&mut bytes, count);
-        bytes.extend_from_slice(&out);
-        bytes
+        carried_out(compound.tag.of(record), &found.ops, |argument, out| {
+            self.one(argument, record, compound.minor, (&mut current, &mut saved), out)
+        })
     }
 
     fn one(

@@ -8,9 +8,12 @@
 //! Invariants
 //! - All opens of an inode at one time have the same file for the kernel, or it refuses with EIO: it is kept from the first open to
 //!   the last release.
-//! - Where a daemon may come after this one (`keeper`), what the kernel has is written down: it still has it then, by the same numbers.
+//! - Where a daemon may come after this one (`keeper`), what the kernel has is written down: it still has it then, by the same numbers. That an inode
+//!   has no file any more is written before the kernel gives it up: a successor that believed in a number which the kernel does not have would
+//!   have every open of that inode refused with EIO, until it is unmounted.
 //! - A mount decides once, when the kernel says what it can. An open that the kernel cannot take (a file system below that is
-//!   stacked too high) goes through the server; the kernel does not mix the two for one inode.
+//!   stacked too high, no descriptor left) goes through the server, and so do all others of that inode until the last of them is closed: the kernel
+//!   does not mix the two for one inode.
 //! - The kernel opens the local file with the flags of the open, and `fcntl` changes only those of the descriptor above: what is written by one that was
 //!   opened to append would be appended for ever, and one that was opened for direct input and output would want aligned places for ever. So
 //!   what is opened with either is read and written by the daemon, which is told the flags of each write, and only mapped by the kernel itself.
@@ -36,6 +39,9 @@ const MAPPED_BY_KERNEL: FileHandle = FileHandle(2);
 /// Flags of an open that `fcntl` changes, and that mean something to who reads and writes.
 const CHANGEABLE: i32 = libc::O_APPEND | libc::O_DIRECT;
 
+/// In place of the kernel's number for a file: the inode is open by the server. The kernel's own begin with 1.
+const NO_NUMBER: u32 = 0;
+
 /// A file that the kernel has, by its number for it, and how often it is open. For the journal.
 #[derive(Debug, Clone, Copy, Serialize, Deserialize)]
 struct Line {
@@ -44,13 +50,26 @@ struct Line {
     opens: u64,
 }
 
-/// A file that the kernel has.
+/// A file that the kernel has, or one that it would not take ([`NO_NUMBER`]).
 #[derive(Debug)]
 struct Backing {
     number: u32,
     opens: u64,
     /// The kernel gives it up when this is dropped. Nothing as long as it is one from before a crash that was not opened since.
     file: Option<BackingId>,
+}
+
+impl Backing {
+    /// One that is to be opened, by the kernel where it takes `local`.
+    fn new(local: Option<OwnedFd>, reply: &ReplyOpen) -> Backing {
+        match local.map(|file| reply.open_backing(file)) {
+            Some(Ok(file)) => {
+                let number = file.into_raw();
+                Backing { number, opens: 0, file: Some(wrapped(reply, number)) }
+            }
+            _ => Backing { number: NO_NUMBER, opens: 0, file: None },
+        }
+    }
 }
 
 #[derive(Debug, Default)]
@@ -84,14 +103,19 @@ impl Passthrough {
     /// What the kernel has from a daemon that died.
     pub(crate) fn again(journal: [OwnedFd; 2]) -> std::io::Result<Passthrough> {
         let mut files = Files::default();
+        let mut last = None;
         let journal = Journal::open(journal, |lines: Vec<Line>| {
-            for Line { inode, number, opens } in lines {
+            for line @ Line { inode, number, opens } in lines {
                 match opens {
                     0 => drop(files.of.remove(&inode)),
                     _ => drop(files.of.insert(inode, Backing { number, opens, file: None })),
                 }
+                last = Some(line);
             }
         })?;
+        // Written down and perhaps not given up: the kernel does not mind to hear it twice, and gives no number twice for long.
+        let last = last.filter(|line| line.opens == 0 && line.number != NO_NUMBER);
+        files.over.extend(last.map(|line| line.number));
         Ok(Passthrough { files: Mutex::new(files), journal: Some(journal), ..Passthrough::default() })
     }
 
@@ -148,19 +172,14 @@ impl Passthrough {
     ) {
         let mut files = self.files();
         files.over.drain(..).for_each(|number| drop(wrapped(&reply, number)));
-        let known = files.of.contains_key(&inode);
-        if !known && let Some(Ok(file)) = local().map(|file| reply.open_backing(file)) {
-            let number = file.into_raw();
-            let file = Some(wrapped(&reply, number));
-            files.of.insert(inode, Backing { number, opens: 0, file });
-        }
-        let Some(backing) = files.of.get_mut(&inode) else {
-            self.refused.fetch_add(1, Ordering::Relaxed);
-            return reply.opened(BY_SERVER, FopenFlags::FOPEN_KEEP_CACHE);
-        };
+        let backing = files.of.entry(inode).or_insert_with(|| Backing::new(local(), &reply));
         backing.opens += 1;
         let line = Line { inode, number: backing.number, opens: backing.opens };
         self.write_down(&files, line);
+        if line.number == NO_NUMBER {
+            self.refused.fetch_add(1, Ordering::Relaxed);
+            return reply.opened(BY_SERVER, FopenFlags::FOPEN_KEEP_CACHE);
+        }
         self.opened.fetch_add(1, Ordering::Relaxed);
         if let Some(backing) = files.of.get_mut(&inode) {
             let file = backing.file.get_or_insert_with(|| wrapped(&reply, backing.number));
@@ -173,19 +192,17 @@ impl Passthrough {
     }
 
     /// An open is over.
-    pub(crate) fn release(&self, inode: Inode, handle: FileHandle) {
-        if handle == BY_SERVER {
-            return;
-        }
+    pub(crate) fn release(&self, inode: Inode) {
         let mut files = self.files();
         let Some(backing) = files.of.get_mut(&inode) else { return };
         backing.opens = backing.opens.saturating_sub(1);
         let line = Line { inode, number: backing.number, opens: backing.opens };
-        if line.opens == 0
-            && let Some(Backing { number, file: None, .. }) = files.of.remove(&inode)
-        {
-            files.over.push(number);
-        }
+        let over = if line.opens == 0 { files.of.remove(&inode) } else { None };
         self.write_down(&files, line);
+        match over {
+            Some(Backing { number, file: None, .. }) if number != NO_NUMBER => files.over.push(number),
+            // The kernel gives it up now, with the lock held: no other line stands behind its own then.
+            over => drop(over),
+        }
     }
 }

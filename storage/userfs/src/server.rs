@@ -327,7 +327,7 @@ impl Filesystem for Server {
         &self,
         request: &Request,
         inode: INodeNo,
-        handle: FileHandle,
+        _handle: FileHandle,
         flags: OpenFlags,
         _owner: Option<LockOwner>,
         _flush: bool,
@@ -336,7 +336,7 @@ impl Filesystem for Server {
         let counted = again::is_again(request);
         if let Some(passthrough) = self.passthrough() {
             if !counted {
-                passthrough.release(inode.0, handle);
+                passthrough.release(inode.0);
             }
             if flags.0 & libc::O_ACCMODE == libc::O_RDWR {
                 // A map may have changed it, which moves times below, unseen by the kernel's side above.

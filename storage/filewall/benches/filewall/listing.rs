@@ -3,7 +3,7 @@
 use super::place::CALLER;
 use super::{ENTRIES, Failure, OFFICE, RBAC, RULES, chain, failed, median};
 use std::net::{IpAddr, Ipv4Addr};
-use weir_filewall::message::{Asked, EntryHandles, Now, Reply};
+use weir_filewall::message::{Asked, Counted, EntryHandles, Now, Reply};
 use weir_filewall::places::ROOT;
 use weir_filewall::policy::{self, Mount};
 use weir_filewall::wire::make::Attributes;
@@ -79,7 +79,7 @@ fn one(text: &str, replies: usize) -> Result<f64, Failure> {
         maxcount: LISTING_BYTES_MAX,
         datagram: false,
         note: 0,
-        grows: 0,
+        counted: Counted::default(),
         seen: Default::default(),
     };
     let handled = (1 << chain.entries().len()) - 1;

@@ -72,3 +72,6 @@ pub fn explain(chain: &Chain, question: &Question, context: &Context<'_>) -> Vec
     }
     steps
 }
+
+#[cfg(test)]
+mod tests;

@@ -8,7 +8,10 @@
 //! set. A CREATE of a name that is there already counts as one too.
 //!
 //! Invariants
-//! - What is counted for a call is noted in it ([`Call::grows`], and its operation), and that is what is given back, once.
+//! - What is counted for a call is noted in it ([`Call::counted`], and its operation), and that is what is given back, once.
+//! - It is given back to the period in which it was counted, and when that is over to none: a period's count never falls below what
+//!   was written in it. At a border a call may so count for more than it wrote, never for less.
+//! - A period that has begun does not end because somebody's clock was read a moment before: workers read it once for each batch.
 //!
 //! The counts are the policy's dynamic context, and it is persistent (paper 4.2.2): a thread of its own writes all of them
 //! as one file, beside the old one and then in its place, within a second of a change and when the policy ends. So a
@@ -18,7 +21,7 @@ use super::explain::{Question, Step};
 use super::file::Home;
 use super::rate::{Key, Per};
 use super::{Context, Policy, Verdict};
-use crate::message::{Asked, Call, Probe, Reply};
+use crate::message::{Asked, Call, Counted, Probe, Reply};
 use crate::wire::make::at;
 use crate::wire::nfs3::{Handle, Op, Status};
 use crate::wire::xdr::get_u32;
@@ -92,6 +95,13 @@ struct Count {
     names: u64,
 }
 
+impl Count {
+    /// True if it goes on in this period: it is of this one, or of the next one, which others have seen begin.
+    fn is_of(&self, period: u64) -> bool {
+        self.period == period || self.period == period.saturating_add(1)
+    }
+}
+
 /// The counts as they stand in their file.
 type Saved = BTreeMap<String, Count>;
 
@@ -103,16 +113,27 @@ struct Counts {
 }
 
 impl Counts {
+    /// Under which key somebody is counted: those who come when there are too many share one.
+    fn shared(&self, key: Key) -> Key {
+        if self.all.len() >= COUNTED_MAX && !self.all.contains_key(&key) { Key::All } else { key }
+    }
+
     fn of(&mut self, key: Key, period: u64) -> &mut Count {
         if self.all.len() >= COUNTED_MAX && !self.all.contains_key(&key) {
-            self.all.retain(|_, count| count.period == period);
+            self.all.retain(|_, count| count.is_of(period));
         }
-        let key = if self.all.len() >= COUNTED_MAX && !self.all.contains_key(&key) { Key::All } else { key };
+        let key = self.shared(key);
         let count = self.all.entry(key).or_default();
-        if count.period != period {
+        if !count.is_of(period) {
             *count = Count { period, ..Count::default() };
         }
         count
+    }
+
+    /// What is counted for somebody in a period, for a look.
+    fn seen(&self, key: Key, period: u64) -> Count {
+        let count = self.all.get(&self.shared(key)).copied().unwrap_or_default();
+        if count.is_of(period) { count } else { Count::default() }
     }
 }
 
@@ -305,10 +326,12 @@ impl Quota {
         true
     }
 
-    /// Takes back what was counted and did not happen.
-    fn give_back(&self, key: Key, bytes: u64, names: u64) {
+    /// Takes back what was counted then and did not happen.
+    fn give_back(&self, key: Key, bytes: u64, names: u64, unix_ms: u64) {
+        let period = self.period.number(unix_ms);
         let mut counts = lock(&self.memory.counts);
-        if let Some(count) = counts.all.get_mut(&key) {
+        let key = counts.shared(key);
+        if let Some(count) = counts.all.get_mut(&key).filter(|count| count.period == period) {
             count.bytes = count.bytes.saturating_sub(bytes);
             count.names = count.names.saturating_sub(names);
             counts.changed = true;
@@ -334,7 +357,8 @@ impl Policy for Quota {
             }
         };
         // What the reply may take back again.
-        call.grows = bytes;
+        let first = call.counted.unix_ms;
+        call.counted = Counted { bytes, unix_ms: if first == 0 { call.now.unix_ms } else { first } };
         if self.take(self.per.key(call.caller), bytes, names, call.now.unix_ms) {
             Verdict::Forward
         } else {
@@ -347,18 +371,21 @@ impl Policy for Quota {
             return self.undone(asked);
         }
         let written = u64::from(reply.results.count);
-        if asked.op == Op::Write && written < asked.grows {
-            self.give_back(self.per.key(&asked.caller), asked.grows - written, 0);
+        let Counted { bytes, unix_ms } = asked.counted;
+        if asked.op == Op::Write && written < bytes {
+            self.give_back(self.per.key(&asked.caller), bytes - written, 0, unix_ms);
         }
     }
 
     fn undone(&self, asked: &Asked) {
-        self.give_back(self.per.key(&asked.caller), asked.grows, names_of(asked.op));
+        let Counted { bytes, unix_ms } = asked.counted;
+        self.give_back(self.per.key(&asked.caller), bytes, names_of(asked.op), unix_ms);
     }
 
     fn answered(&self, call: &Call<'_>, _by: &str, _status: Status, passed: bool, _context: &Context<'_>) {
         if passed {
-            self.give_back(self.per.key(call.caller), call.grows, names_of(call.op()));
+            let Counted { bytes, unix_ms } = call.counted;
+            self.give_back(self.per.key(call.caller), bytes, names_of(call.op()), unix_ms);
         }
     }
 
@@ -382,7 +409,7 @@ impl Policy for Quota {
             return Step::silent();
         }
         let period = self.period.number(question.unix_ms);
-        let count = *lock(&self.memory.counts).of(self.per.key(&question.caller), period);
+        let count = lock(&self.memory.counts).seen(self.per.key(&question.caller), period);
         let says = |used: u64, limit: Option<u64>, unit: &str| {
             limit.map(|limit| format!("{used} of {limit} {unit}"))
         };

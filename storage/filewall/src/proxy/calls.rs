@@ -290,7 +290,7 @@ impl Session {
             call.restore_handles(held.handles);
             call.told = held.told;
             call.note = held.note;
-            call.grows = held.grows;
+            call.counted = held.counted;
             call.seen = held.seen;
             call.unless = held.unless;
         }
@@ -520,7 +520,7 @@ pub(super) fn remember(
         maxcount,
         datagram,
         note: call.note,
-        grows: call.grows,
+        counted: call.counted,
         seen: call.seen,
     }
 }

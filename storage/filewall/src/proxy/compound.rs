@@ -43,7 +43,7 @@ use super::retransmit::{Key, Look, Retransmits, Waiter};
 use super::session::{Held, Session};
 use super::worker::Env;
 use crate::identity::Principal;
-use crate::message::Asked;
+use crate::message::{Asked, Counted};
 use crate::metrics::Totals;
 use crate::places::Place;
 use crate::wire::nfs3::{Handle, Op};
@@ -255,7 +255,7 @@ impl Way<'_> {
             maxcount: 0,
             told: Vec::new(),
             note: 0,
-            grows: 0,
+            counted: Counted::default(),
             seen: crate::message::Seen::default(),
             once: self.once,
             unknown: self.unknown,

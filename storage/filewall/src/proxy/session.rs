@@ -16,7 +16,7 @@ use super::flow::{BACKLOG_BYTES_MAX, Came, Flow};
 use super::pending::{Pending, Question};
 use super::worker::{Delivery, Env, SessionKey};
 use crate::identity::Principal;
-use crate::message::{Asked, Call, Told};
+use crate::message::{Asked, Call, Counted, Told};
 use crate::metrics::Totals;
 use crate::policy::Chain;
 use crate::wire::nfs3::{Handle, Status};
@@ -77,8 +77,8 @@ pub struct Held {
     pub told: Vec<Told>,
     /// What a policy wants to remember until the reply comes.
     pub note: u64,
-    /// Bytes that a quota has counted for it.
-    pub grows: u64,
+    /// What quotas have counted for it.
+    pub counted: Counted,
     /// As in [`Call`].
     pub seen: crate::message::Seen,
     /// Its name for retransmissions.
@@ -527,7 +527,7 @@ impl Session {
             maxcount: call.arguments.count,
             told: call.told.clone(),
             note: call.note,
-            grows: call.grows,
+            counted: call.counted,
             seen: call.seen,
             once: None,
             unknown: call.unknown,

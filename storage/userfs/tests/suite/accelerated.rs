@@ -325,7 +325,10 @@ fn real_programs_work_on_accelerated_files() {
     assert_eq!(on.shell(script), "same\n");
     let (reads, writes) = on.served();
     assert!(reads > 0 && writes > 200, "{reads} reads and {writes} writes were served");
-    let optional = [
+    let program = |name: &str| {
+        Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/programs").join(name).display().to_string()
+    };
+    let optional: [(&str, &str, &str); 11] = [
         (
             "git",
             "git init -q r; cd r; git config user.email a@b; git config user.name a; seq 9999 > f; git add f; \
@@ -355,6 +358,23 @@ fn real_programs_work_on_accelerated_files() {
             "sqlite3 d 'pragma journal_mode=wal; create table t(a); insert into t values(1),(2); select sum(a) from \
                      t; pragma integrity_check'",
             "wal\n3\nok\n",
+        ),
+        ("java", &format!("java -XX:TieredStopAtLevel=1 {}", program("FilesOf.java")), "19907 -1\n"),
+        ("node", &format!("node {}", program("files.js")), "19900 1048579 end\n"),
+        (
+            "mdb_load",
+            "(printf 'VERSION=3\\nformat=print\\ntype=btree\\nmapsize=8388608\\nHEADER=END\\n'; seq 500 | sed 's/.*/ k&\\n v&/'; echo DATA=END) | \
+             mdb_load -n lmdb; mdb_dump -n -p lmdb | grep -c ' v'; mdb_stat -n lmdb | grep Entries",
+            "500\n  Entries: 500\n",
+        ),
+        (
+            "redis-server",
+            // It begins again with what the first one has synced.
+            "d=$(mktemp -d); ask() { redis-cli -s $d/s \"$@\"; }; begin() { redis-server --port 0 --unixsocket $d/s --dir . --appendonly yes \
+             --appendfsync always --daemonize yes --logfile $d/log >/dev/null; until ask ping >/dev/null 2>&1; do sleep 0.05; done; }; begin; \
+             seq 300 | sed 's/.*/set k& v&/' | ask >/dev/null; ask bgrewriteaof >/dev/null; ask save; ask shutdown; while [ -e $d/s ]; do sleep \
+             0.05; done; begin; ask get k299; ask dbsize; ask shutdown nosave; rm -r $d",
+            "OK\nv299\n300\n",
         ),
         (
             "gcc",

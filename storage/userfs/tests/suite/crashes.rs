@@ -54,7 +54,7 @@ pub struct Kept {
 }
 
 impl Kept {
-    fn start(
+    pub fn start(
         test: &str,
         backend: impl FnOnce(&Path) -> String,
         environment: &[(&str, &str)],
@@ -140,7 +140,7 @@ impl Kept {
         control::all(&self.state()).into_iter().find(|status| status.is_by(self.keeper.id()))
     }
 
-    fn daemon(&self) -> i32 {
+    pub fn daemon(&self) -> i32 {
         self.status().expect("it answers").pid as i32
     }
 

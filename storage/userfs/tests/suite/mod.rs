@@ -5,6 +5,7 @@ mod archives;
 mod archives_beside;
 mod beneath;
 mod beside;
+mod crash_points;
 mod crashes;
 mod creation;
 mod descriptors;

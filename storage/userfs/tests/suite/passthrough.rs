@@ -1,13 +1,22 @@
 //! Folders whose files the kernel reads and writes by itself.
 
+use super::mounts::until;
 use super::{Mounted, cannot_mount};
+use std::ffi::OsStr;
 use std::fs::{self, File, OpenOptions};
 use std::io::Write;
+use std::os::fd::OwnedFd;
 use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt, symlink};
 use std::os::unix::process::CommandExt;
 use std::process::Command;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use weir_userfs::backend::{Attributes, Backend, Change, Entry, Inode, New, ROOT, Replace, Space, Written};
+use weir_userfs::dir::Directory;
+use weir_userfs::error::{Errno, Result};
 
-fn directory(test: &str) -> Option<Mounted> {
+/// A folder, where the kernel can read and write its files by itself.
+pub fn directory(test: &str) -> Option<Mounted> {
     if let Some(reason) = cannot_mount() {
         println!("NOT RUN {test}: {reason}");
         return None;
@@ -95,6 +104,109 @@ fn whoever_uses_the_file_sees_the_same() {
     fs::remove_file(on.root().join("other")).unwrap();
     file.write_all_at(b"still", 0).unwrap();
     assert_eq!(read(&under, 0, 10), "still");
+}
+
+/// A folder that cannot give the kernel a file now and then: no descriptor is left.
+struct Short {
+    folder: Directory,
+    gives: Arc<AtomicBool>,
+}
+
+impl Backend for Short {
+    fn local(&self, inode: Inode) -> Option<OwnedFd> {
+        (inode == ROOT || self.gives.load(Ordering::Relaxed)).then(|| self.folder.local(inode))?
+    }
+    fn lookup(&self, parent: Inode, name: &OsStr) -> Result<Attributes> {
+        self.folder.lookup(parent, name)
+    }
+    fn forget(&self, inode: Inode, times: u64) {
+        self.folder.forget(inode, times);
+    }
+    fn attributes(&self, inode: Inode) -> Result<Attributes> {
+        self.folder.attributes(inode)
+    }
+    fn change(&self, inode: Inode, change: &Change) -> Result<Attributes> {
+        self.folder.change(inode, change)
+    }
+    fn make(&self, parent: Inode, name: &OsStr, new: New) -> Result<Attributes> {
+        self.folder.make(parent, name, new)
+    }
+    fn read(&self, inode: Inode, offset: u64, to: &mut [u8]) -> Result<usize> {
+        self.folder.read(inode, offset, to)
+    }
+    fn write(&self, inode: Inode, offset: u64, from: &[u8], append: bool) -> Result<Written> {
+        self.folder.write(inode, offset, from, append)
+    }
+    fn sync(&self, inode: Inode, data_only: bool) -> Result<()> {
+        self.folder.sync(inode, data_only)
+    }
+    fn space(&self) -> Result<Space> {
+        self.folder.space()
+    }
+    fn read_link(&self, _inode: Inode) -> Result<Vec<u8>> {
+        Err(Errno::UNSUPPORTED)
+    }
+    fn make_directory(&self, _parent: Inode, _name: &OsStr, _new: New) -> Result<Attributes> {
+        Err(Errno::UNSUPPORTED)
+    }
+    fn make_link(&self, _parent: Inode, _name: &OsStr, _target: &OsStr, _new: New) -> Result<Attributes> {
+        Err(Errno::UNSUPPORTED)
+    }
+    fn link(&self, _inode: Inode, _parent: Inode, _name: &OsStr) -> Result<Attributes> {
+        Err(Errno::UNSUPPORTED)
+    }
+    fn unlink(&self, _parent: Inode, _name: &OsStr) -> Result<()> {
+        Err(Errno::UNSUPPORTED)
+    }
+    fn remove_directory(&self, _parent: Inode, _name: &OsStr) -> Result<()> {
+        Err(Errno::UNSUPPORTED)
+    }
+    fn rename(&self, _from: (Inode, &OsStr), _to: (Inode, &OsStr), _replace: Replace) -> Result<()> {
+        Err(Errno::UNSUPPORTED)
+    }
+    fn list(&self, _inode: Inode, _after: u64, _entry: &mut dyn FnMut(Entry<'_>) -> bool) -> Result<()> {
+        Err(Errno::UNSUPPORTED)
+    }
+    fn seek(&self, _inode: Inode, _offset: u64, _hole: bool) -> Result<u64> {
+        Err(Errno::UNSUPPORTED)
+    }
+    fn allocate(&self, _inode: Inode, _offset: u64, _bytes: u64, _mode: i32) -> Result<()> {
+        Err(Errno::UNSUPPORTED)
+    }
+}
+
+/// The kernel refuses to mix what it reads by itself with what the daemon reads, for one file at one time.
+#[test]
+fn a_file_that_the_kernel_could_not_take_is_the_daemons_until_it_is_closed() {
+    if directory("could_not_take").is_none() {
+        return;
+    }
+    let gives = Arc::new(AtomicBool::new(false));
+    let mut on = Mounted::new("short", |under| {
+        Arc::new(Short { folder: Directory::open(under).unwrap(), gives: gives.clone() })
+    });
+    let path = on.root().join("file");
+    let open = || OpenOptions::new().read(true).write(true).create(true).truncate(false).open(&path);
+    let first = open().unwrap();
+    first.write_all_at(b"first", 0).unwrap();
+    gives.store(true, Ordering::Relaxed);
+    let second = open().expect("an open beside one that the daemon serves");
+    second.write_all_at(b"second", 5).unwrap();
+    let mut seen = [0; 11];
+    first.read_exact_at(&mut seen, 0).unwrap();
+    assert_eq!(&seen, b"firstsecond");
+    assert_eq!(on.mount().by_kernel(), Some((0, 2)));
+    drop((first, second));
+    until("an open that the kernel serves", || {
+        let again = open().unwrap();
+        again.read_exact_at(&mut seen, 0).unwrap();
+        assert_eq!(&seen, b"firstsecond");
+        on.mount().by_kernel().is_some_and(|(opened, _)| opened > 0)
+    });
+    let held = open().unwrap();
+    gives.store(false, Ordering::Relaxed);
+    drop(open().expect("one more of a file that the kernel has"));
+    drop(held);
 }
 
 /// What `fcntl` changes of a descriptor, and who is not the file's owner.

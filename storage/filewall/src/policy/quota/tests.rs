@@ -1,7 +1,7 @@
 //! Tests of quotas: limits, corrections by replies, and counts that outlive the process.
 
 use super::*;
-use crate::policy::tests::{Made, answer, chain, made, try_chain};
+use crate::policy::tests::{Made, answer, ask, chain, made, try_chain};
 use std::net::IpAddr;
 
 fn quota(folder: &Path, bytes: Option<u64>, names: Option<u64>, period: Period) -> Quota {
@@ -40,7 +40,7 @@ fn counts_outlive_the_process_and_a_damaged_file_is_named() {
     {
         let first = quota(folder.path(), Some(1000), None, Period::Ever);
         assert!(keys.iter().all(|key| first.take(*key, 900, 0, 5)));
-        first.give_back(Key::All, 900, 0);
+        first.give_back(Key::All, 900, 0, 5);
     }
     let second = quota(folder.path(), Some(1000), None, Period::Ever);
     assert_eq!(keys.map(|key| second.take(key, 200, 0, 9)), [false, false, true]);
@@ -94,6 +94,64 @@ fn counts_are_bounded_and_survive_a_reload() {
     drop(before);
     assert_eq!(answer(&after, &write(1, 1)), Some(Status::Dquot));
     assert!(try_chain("kind: quota\nper: all\nperiod: ever\nstate-file: x\n", None).is_err());
+}
+
+#[test]
+fn what_did_not_happen_is_given_back_to_its_own_period_alone() {
+    const HOUR_MS: u64 = 3_600_000;
+    let folder = tempfile::tempdir().unwrap();
+    let quota = quota(folder.path(), Some(1000), Some(10), Period::Hour);
+    let user = Key::User(1);
+    let used = || *lock(&quota.memory.counts).all.get(&user).unwrap();
+    assert!(quota.take(user, 900, 3, HOUR_MS - 1));
+    quota.give_back(user, 400, 1, HOUR_MS - 1);
+    assert_eq!(used(), Count { period: 0, bytes: 500, names: 2 }, "in its own");
+    // The hour ends while the call is with the server.
+    assert!(quota.take(user, 1000, 9, HOUR_MS));
+    quota.give_back(user, 500, 2, HOUR_MS - 1);
+    assert_eq!(used(), Count { period: 1, bytes: 1000, names: 9 }, "nothing of the new one");
+    assert!(!quota.take(user, 1, 0, HOUR_MS + 1));
+    // Nor does it begin anew for a worker that has read its clock before.
+    assert!(!quota.take(user, 1, 0, HOUR_MS - 1));
+    assert_eq!(used().bytes, 1000);
+    assert!(quota.take(user, 1000, 0, 3 * HOUR_MS), "a later one");
+    assert!(quota.take(user, 1000, 0, HOUR_MS), "a clock that was wrong by hours is set back");
+}
+
+#[test]
+fn who_shares_a_count_gets_back_from_it() {
+    let folder = tempfile::tempdir().unwrap();
+    let quota = quota(folder.path(), None, Some(1), Period::Day);
+    for uid in 0..COUNTED_MAX as u32 {
+        assert!(quota.take(Key::User(uid), 0, 1, 0));
+    }
+    let (one, other) = (Key::User(COUNTED_MAX as u32), Key::User(COUNTED_MAX as u32 + 1));
+    assert!(quota.take(one, 0, 1, 0) && !quota.take(other, 0, 1, 0));
+    quota.give_back(one, 0, 1, 0);
+    assert!(quota.take(other, 0, 1, 0));
+}
+
+#[test]
+fn a_call_that_the_server_never_came_to_gives_nothing_to_a_new_day() {
+    use crate::policy::Outcome;
+    const DAY_MS: u64 = 24 * 3_600_000;
+    let chain = chain("kind: quota\nper: user\nbytes: 1000\nperiod: day\nstate-file: counts\n");
+    let late = |unix_ms: u64| {
+        let mut made = write(1, 600);
+        made.now.unix_ms = unix_ms;
+        made
+    };
+    let (outcome, asked) = ask(&chain, &late(DAY_MS - 1), |call| Asked {
+        op: call.op(),
+        caller: call.caller.clone(),
+        counted: call.counted,
+        ..Asked::getattr(call.caller.clone())
+    });
+    let Outcome::Forward { handled } = outcome else { panic!("{outcome:?}") };
+    assert_eq!(answer(&chain, &late(DAY_MS)), None, "a new day");
+    chain.undone(&asked, handled);
+    assert_eq!(chain.rows()[0].details["bytes"], 600);
+    assert_eq!(answer(&chain, &late(DAY_MS)), Some(Status::Dquot), "600 of 1000 are used");
 }
 
 #[test]

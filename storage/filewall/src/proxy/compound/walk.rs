@@ -594,7 +594,7 @@ impl<'w, 'e> Walk<'w, 'e> {
         call.unknown = *unknown;
         call.passed = self.course.now.iter().fold(0, |passed, given| passed | given.asked.1);
         if let Some((asked, _)) = self.course.waiting.take() {
-            (call.note, call.grows) = (asked.note, asked.grows);
+            (call.note, call.counted) = (asked.note, asked.counted);
         }
         if !std::mem::replace(&mut self.course.counted, true) {
             self.env.shared.totals.call(rule);
@@ -613,7 +613,7 @@ impl<'w, 'e> Walk<'w, 'e> {
             maxcount: argument.count,
             datagram: false,
             note: call.note,
-            grows: call.grows,
+            counted: call.counted,
             seen: call.seen,
         };
         if let Outcome::Wait { handled, .. } | Outcome::Ask { handled, .. } = outcome {
