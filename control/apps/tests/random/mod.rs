@@ -5,6 +5,7 @@
 //! plans are delivered in random order by a scheduler that knows only dependencies ([`delivery`]).
 
 mod delivery;
+mod golden;
 mod naive;
 mod world;
 
