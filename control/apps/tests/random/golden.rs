@@ -9,6 +9,7 @@ use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 use serde_json::json;
 use std::collections::BTreeSet;
+use weir_apps::Deciders;
 use weir_apps::fabric::{FabricSettings, order_of};
 use weir_base::codec::encode;
 use weir_model::domain::{DomainController, DomainEvent, DomainRecord, Fetch, Statement, StatementBody};
@@ -48,7 +49,7 @@ impl Digest {
 /// A run of domain `a`, which may share networks with domain `b`.
 struct Run {
     rng: ChaCha8Rng,
-    app: weir_apps::fabric::Fabric,
+    app: Deciders,
     store: Store,
     now_ms: u64,
     /// The last statement of `b`.
@@ -76,7 +77,7 @@ impl Run {
             entries_per_host_max: if seed % 4 == 1 { 24 } else { 262_144 },
             ..FabricSettings::default()
         };
-        let app = weir_apps::fabric::Fabric::new(settings);
+        let app = Deciders::new(settings);
         Run {
             rng: ChaCha8Rng::seed_from_u64(seed),
             app,
