@@ -112,6 +112,31 @@ pub enum EventBody {
     Apply(Apply),
 }
 
+impl EventBody {
+    /// The actuator that may say this of itself, where actuators may say it at all. What its planes say they say under names of
+    /// their own.
+    pub fn witness(&self) -> Option<&Label> {
+        match self {
+            EventBody::Usage(report) => Some(&report.actuator),
+            EventBody::Refused { actuator, .. } => Some(actuator),
+            EventBody::Health(report) => Some(&report.actuator),
+            EventBody::PacketIn(report) => Some(&report.actuator),
+            EventBody::Intent(_)
+            | EventBody::Joined(_)
+            | EventBody::Removed { .. }
+            | EventBody::Repair(_)
+            | EventBody::FileWall(_)
+            | EventBody::Domain(_)
+            | EventBody::Identity(_)
+            | EventBody::Clock { .. }
+            | EventBody::Speaks { .. }
+            | EventBody::Order(_)
+            | EventBody::Report(_)
+            | EventBody::Apply(_) => None,
+        }
+    }
+}
+
 /// Table of the store by which protocol an actuator speaks: `name` -> `u32`, absent where nobody said it. And `name 0 source` -> `u32`,
 /// the word of one controller, where a single one is not believed.
 pub const SPEAKS_TABLE: &str = "speaks";

@@ -9,6 +9,7 @@
 //! a session.
 
 pub mod domain;
+pub mod edges;
 pub mod entry;
 pub mod event;
 pub mod filewall;

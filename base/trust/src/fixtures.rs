@@ -25,7 +25,7 @@ use weir_model::plane::{PlaneOrder, PlaneReport};
 use weir_model::resource::{
     Action, DhcpOptions, Direction, Encapsulation, Peer, PortRange, PortState, Protocol,
 };
-use weir_model::session::{PROTOCOL, StateDigest, ToActuator, ToController};
+use weir_model::session::{PROTOCOL, PROTOCOL_MIN, StateDigest, ToActuator, ToController};
 use weir_model::signed::{GroupSignature, HeaderEndorsement, MemberSignature, SignedUpdates};
 use weir_model::{Change, Entry, Key, Label, Update, Version};
 
@@ -361,10 +361,10 @@ fn the_journal_of_the_gate_keeps_its_bytes() {
     assert_eq!(gate(folder.path()).digest(), digest);
 }
 
-#[test]
-fn the_first_frames_of_a_session_keep_their_bytes() {
+/// What both sides say first in a session of a protocol.
+fn first_frames(protocol: u32) -> String {
     let hello = ToController::Hello {
-        protocol: PROTOCOL,
+        protocol,
         actuator: label("h1"),
         role: Role::Host,
         software: "0.1.0".into(),
@@ -374,7 +374,7 @@ fn the_first_frames_of_a_session_keep_their_bytes() {
     };
     let all = [
         encode_frame(&hello).unwrap(),
-        encode_frame(&ToActuator::Welcome { protocol: PROTOCOL, epoch: 2 }).unwrap(),
+        encode_frame(&ToActuator::Welcome { protocol, epoch: 2 }).unwrap(),
         encode_frame(&ToActuator::Refused("no".into())).unwrap(),
         encode_frame(&ToActuator::SendState).unwrap(),
         encode_frame(&ToController::State { entries: vec![(Key::Gateways, Version(1))], last: true })
@@ -382,7 +382,14 @@ fn the_first_frames_of_a_session_keep_their_bytes() {
         encode_frame(&ToActuator::Ping { id: 1 }).unwrap(),
         encode_frame(&ToController::Pong { id: 1 }).unwrap(),
     ];
-    assert_eq!(hash(&all.concat()), "ac43f9ebb8f2c456");
+    hash(&all.concat())
+}
+
+/// Release 0.1.0 speaks protocol 10, in these bytes: controllers take it, so all that it says and can read stays as it is.
+#[test]
+fn the_first_frames_of_a_session_keep_their_bytes() {
+    assert_eq!((PROTOCOL, first_frames(PROTOCOL).as_str()), (12, "ac43f9ebb8f2c456"));
+    assert_eq!((PROTOCOL_MIN, first_frames(PROTOCOL_MIN).as_str()), (10, "499e0d8835b8e62a"));
 }
 
 /// A threshold group's messages: a seeded dealer of a seeded group of four, and what the four sign.

@@ -1,11 +1,9 @@
 //! The fabric: turns resources into the entries of switches (Andromeda §3.1 to §3.3; rows A1, A2,
 //! A11, A14, and pains 1, 4, 7, 8, 13).
 //!
-//! A decision has two halves. First the event changes tables: resources, what was allocated for
-//! them, the indices over both. That marks the keys of entries that may have changed. Then
-//! each marked key is made anew, compared with what its actuators shall have by the `desired`
-//! table, and only a difference becomes an update. Nothing is ever made anew as a whole, so one
-//! endpoint costs the same in a small network and in a large one (pain 1).
+//! One of the deciders on the engine of [`crate::delta`]: an event changes its tables (resources, what was allocated for them, the
+//! indices over both), that marks keys, and the engine compares. So one endpoint costs the same in a small network and in a large
+//! one (pain 1).
 //!
 //! Who holds what (row A11):
 //! - each of both: where switches are, if it can read that ([`switches`]).
@@ -16,13 +14,9 @@
 //!
 //! Invariants
 //! - A transaction changes everything or nothing, and the order of its mutations means nothing.
-//! - What a document repeats unchanged gets no new version and leads to no update (pain 4).
 //! - A dependency of a plan names a key at a version at which some actuator shall have it, so
 //!   nothing waits for what nobody sends. The graph has no cycle.
 //! - A port's first packet meets the policy: see [`weir_model::entry::PortEntry::policy_min`].
-//! - A deleted resource leaves nothing but tombstones in `desired`, at most [`TOMBSTONES_MAX`] an
-//!   actuator. An actuator that still holds a key whose tombstone is gone is told to delete it
-//!   when its refusal or its state is reported as [`weir_model::event::EventBody::Refused`].
 //! - VNIs are given in turn and used again only after all 2^24 of them, so a late packet or a
 //!   switch that was away cannot take a new network for an old one.
 //!
@@ -35,55 +29,45 @@
 //!   at their own pace, so that a dead host cannot keep all ports of a network down.
 
 mod balancer;
+mod broad;
 mod change;
 mod claims;
-mod compile;
 mod depend;
 mod document;
 pub mod domains;
 mod entries;
-mod filewall;
-mod health;
 mod intent;
-mod issued;
 mod learned;
 mod marks;
 mod membership;
 mod offload;
-mod orders;
 mod pool;
 mod query;
-mod refusal;
 mod summary;
 mod switches;
 pub mod tables;
 mod work;
 
-pub use filewall::policies_of;
-pub use health::{Health, health, repairs_of};
 pub use learned::{SeenDevice, devices_seen};
-pub use orders::{
-    Ordered, PLANES_MAX, Reported, all_orders, has_orders, order_id, order_of, ordered, orders_of, reports_of,
-};
-pub use query::{
-    ActuatorStatus, Led, actuator, actuators, desired, desired_entry, explain, network_of, offloads,
-    resource, resource_counts, resources, vni_of,
-};
-pub use refusal::Refused;
+pub use query::{Led, explain, network_of, offloads, resource, resource_counts, resources, vni_of};
 pub use summary::{Counts, PlanSummary, plan_summary};
 pub use tables::{Allocated, Stored};
 
-use weir_model::event::{Event, EventBody};
-use weir_model::{Label, Version};
-use weir_store::{App, Decision, Rejection, View};
-use work::Work;
+// Whoever asks about networks asks about their actuators, and what else these have.
+pub use crate::delta::{ActuatorStatus, Refused, actuator, actuators, desired, desired_entry};
+pub use crate::orders::{
+    Health, Ordered, PLANES_MAX, Reported, all_orders, has_orders, health, order_id, order_of, ordered,
+    orders_of, policies_of, repairs_of, reports_of,
+};
 
-/// Most tombstones of an actuator; beyond it the older half is forgotten.
-pub const TOMBSTONES_MAX: u64 = 16_384;
-/// Most refusals remembered for an actuator; beyond it the oldest is forgotten.
-pub const REFUSALS_MAX: usize = 32;
-/// How often one value of a key is issued again after refusals.
-pub const REISSUES_MAX: u32 = 8;
+use crate::delta::tables::Member;
+use crate::delta::{Bounds, Decider, Desk, Held, Issued};
+use weir_model::entry::VNI_MAX;
+use weir_model::event::{ActuatorFacts, Event, EventBody, Role};
+use weir_model::{Dependency, Entry, Key, Label, PlannedUpdate};
+use weir_store::Rejection;
+use work::{Own, Work};
+
 /// Largest document of a resource, bytes.
 pub const DOCUMENT_BYTES_MAX: usize = 64 * 1024;
 
@@ -186,67 +170,136 @@ impl Default for FabricSettings {
     }
 }
 
-/// The app. See the module.
-#[derive(Clone, Debug, Default)]
-pub struct Fabric {
-    settings: FabricSettings,
-}
-
-impl Fabric {
-    /// With these settings.
-    pub fn new(settings: FabricSettings) -> Fabric {
-        Fabric { settings }
-    }
-
-    /// Its settings.
-    pub fn settings(&self) -> &FabricSettings {
-        &self.settings
-    }
-}
-
-impl App for Fabric {
-    fn name(&self) -> &'static str {
-        "fabric"
-    }
-
-    fn decide(
-        &self,
-        view: &mut View<'_>,
-        version: Version,
-        now_ms: u64,
-        event: &Event,
-    ) -> Result<Decision, Rejection> {
-        let mut work = Work::new(view, version, &self.settings);
-        match &event.body {
-            EventBody::Intent(transaction) => intent::change(&mut work, transaction)?,
-            EventBody::Joined(facts) => membership::join(&mut work, facts)?,
-            EventBody::Removed { actuator } => membership::remove(&mut work, actuator)?,
-            EventBody::Usage(report) => offload::weigh(&mut work, report, now_ms)?,
-            EventBody::Refused { actuator, key, version, refusal } => {
-                refusal::answer(&mut work, actuator, key, *version, refusal)?;
-            }
-            EventBody::Health(report) => health::note(&mut work, report, now_ms)?,
-            EventBody::Repair(order) => health::order(&mut work, order)?,
-            EventBody::FileWall(order) => filewall::order(&mut work, order)?,
-            EventBody::PacketIn(report) => learned::hear(&mut work, report, now_ms)?,
-            EventBody::Domain(about) => domains::decide(&mut work, event, about, now_ms)?,
-            EventBody::Identity(about) => membership::rekey(&mut work, about)?,
-            EventBody::Clock { .. } => {}
-            EventBody::Speaks { name, protocol } => switches::speaks(&mut work, event, name, *protocol)?,
-            EventBody::Order(order) => orders::order(&mut work, order)?,
-            EventBody::Apply(apply) => {
-                intent::change(&mut work, &apply.resources)?;
-                orders::change(&mut work, apply)?;
-            }
-            EventBody::Report(report) => orders::note(&mut work, report, now_ms)?,
+impl FabricSettings {
+    /// What of it bounds actuators, whatever decides about them.
+    pub(crate) fn bounds(&self) -> Bounds {
+        Bounds {
+            actuators_max: self.actuators_max,
+            entries_per_host_max: self.entries_per_host_max,
+            entries_per_gateway_max: self.entries_per_gateway_max,
         }
-        // Before the marks are used up.
-        let told = domains::tell(&mut work)?;
-        let mut plan = compile::plan(&mut work)?;
-        plan.updates.extend(told);
-        Ok(Decision { plan })
     }
 }
 
-#[cfg(test)]
-mod tests;
+/// The decider, for one decision. See the module.
+pub(crate) struct Fabric<'f> {
+    settings: &'f FabricSettings,
+    own: Own,
+}
+
+impl<'f> Fabric<'f> {
+    pub(crate) fn new(settings: &'f FabricSettings) -> Fabric<'f> {
+        Fabric { settings, own: Own::default() }
+    }
+
+    fn work<'w, 'v, 's>(&'w mut self, desk: &'w mut Desk<'v, 's>) -> Work<'w, 'v, 's> {
+        Work { desk, settings: self.settings, own: &mut self.own }
+    }
+}
+
+impl Decider for Fabric<'_> {
+    fn owns(&self, key: &Key) -> bool {
+        match key {
+            Key::Gateways
+            | Key::Network { .. }
+            | Key::Policy { .. }
+            | Key::Members { .. }
+            | Key::Route { .. }
+            | Key::Port { .. }
+            | Key::Location { .. }
+            | Key::Sought { .. }
+            | Key::Virtual { .. }
+            | Key::Turn { .. }
+            | Key::Switches { .. }
+            | Key::Underlays => true,
+            Key::Repair { .. } | Key::FileWall { .. } | Key::Plane { .. } => false,
+            // No switch has the one; the other follows the group's key, not tables.
+            Key::Statement { .. } | Key::Controllers => false,
+        }
+    }
+
+    fn problem(&self, key: &Key) -> Option<String> {
+        key.vni().filter(|vni| vni.0 > VNI_MAX).map(|_| format!("{key} has no such VNI"))
+    }
+
+    fn joined(
+        &mut self,
+        desk: &mut Desk<'_, '_>,
+        facts: &ActuatorFacts,
+        before: Option<&Member>,
+    ) -> Result<(), Rejection> {
+        membership::joined(&mut self.work(desk), facts, before)
+    }
+
+    fn left(&mut self, desk: &mut Desk<'_, '_>, member: &Member) -> Result<(), Rejection> {
+        membership::left(&mut self.work(desk), member)
+    }
+
+    fn speaks(&mut self, desk: &mut Desk<'_, '_>, name: &Label) {
+        switches::mark_all(&mut self.work(desk), name);
+    }
+
+    fn words_needed(&mut self, desk: &mut Desk<'_, '_>) -> Option<usize> {
+        switches::words_needed(&self.work(desk))
+    }
+
+    fn note(&mut self, desk: &mut Desk<'_, '_>, event: &Event, now_ms: u64) -> Result<(), Rejection> {
+        let work = &mut self.work(desk);
+        match &event.body {
+            EventBody::Intent(transaction) => intent::change(work, transaction),
+            EventBody::Apply(apply) => intent::change(work, &apply.resources),
+            EventBody::Usage(report) => offload::weigh(work, report, now_ms),
+            EventBody::PacketIn(report) => learned::hear(work, report, now_ms),
+            EventBody::Domain(about) => domains::decide(work, event, about, now_ms),
+            _ => Ok(()),
+        }
+    }
+
+    fn outside(&mut self, desk: &mut Desk<'_, '_>) -> Result<Vec<PlannedUpdate>, Rejection> {
+        domains::tell(&mut self.work(desk))
+    }
+
+    fn spread(&mut self, desk: &mut Desk<'_, '_>) {
+        marks::spread(&mut self.work(desk));
+    }
+
+    fn entry(&mut self, desk: &mut Desk<'_, '_>, key: &Key) -> Result<Option<Entry>, Rejection> {
+        self.work(desk).entry(key)
+    }
+
+    fn held(
+        &mut self,
+        desk: &mut Desk<'_, '_>,
+        target: &Label,
+        key: &Key,
+        entry: &Entry,
+        before: Option<&[u8]>,
+    ) -> Held {
+        let mut work = self.work(desk);
+        if !work.holds(target, key, entry) {
+            return Held::Not;
+        }
+        work.own_entry(target, key, entry, before).map_or(Held::Same, Held::Own)
+    }
+
+    fn let_go(&mut self, desk: &mut Desk<'_, '_>, target: &Label, key: &Key) -> Result<(), Rejection> {
+        let work = &mut self.work(desk);
+        match key {
+            Key::Location { vni, address } => offload::drop_offload(work, target, *vni, *address),
+            Key::Turn { vni, client, address } => {
+                balancer::drop_turn(work, target, (*vni, *client, *address))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    fn counts(&mut self, desk: &mut Desk<'_, '_>, target: &Label, key: &Key) -> bool {
+        // Direct locations and turns of hosts have limits of their own.
+        let earned = matches!(key, Key::Location { .. } | Key::Turn { .. });
+        !(earned && desk.member_as(target, Role::Host).is_some())
+    }
+
+    fn depend(&mut self, desk: &mut Desk<'_, '_>, issued: &[Issued], after: &mut [Vec<Dependency>]) {
+        depend::order(&mut self.work(desk), issued, after);
+    }
+}

@@ -26,7 +26,7 @@ use commonware_p2p::{CheckedSender, LimitedSender, Message, Receiver, Recipients
 use commonware_runtime::{Clock, IoBuf, IoBufs, Spawner};
 use commonware_utils::channel::mpsc;
 
-use crate::journal::locked;
+use crate::lock::locked;
 use crate::settings::Timers;
 use crate::turns::Now;
 

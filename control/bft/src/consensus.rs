@@ -26,6 +26,7 @@ use rand_chacha::rand_core::SeedableRng;
 use crate::core::Keys;
 use crate::error::Error;
 use crate::evidence::{Conflict, conflict_of};
+use crate::group::{Payload, namespace};
 use crate::members::{MEMBERS_MAX, Roster};
 use crate::settings::Settings;
 use crate::turns::Turns;
@@ -33,13 +34,6 @@ use crate::wire::Digest;
 
 /// What the partitions of votes begin with; their epoch follows.
 const PARTITION: &str = "votes-";
-
-/// A digest as consensus knows it.
-pub type Payload = sha256::Digest;
-
-/// The members of a group and their keys.
-#[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub struct Members(pub BTreeMap<u32, [u8; 32]>);
 
 /// A member's number and secret key.
 #[derive(Clone)]
@@ -51,7 +45,7 @@ pub struct Identity {
 }
 
 impl Identity {
-    /// The public key, for [`Members`].
+    /// The public key, for [`crate::Members`].
     pub fn public(&self) -> Result<[u8; 32], Error> {
         let key = self.key()?.public_key();
         key.as_ref().try_into().map_err(|_| Error::Members { what: "a key is not of 32 bytes".to_owned() })
@@ -61,11 +55,6 @@ impl Identity {
         PrivateKey::decode(Copying(&self.secret))
             .map_err(|error| Error::Members { what: format!("the secret of member {}: {error}", self.id) })
     }
-}
-
-/// What votes and names of a group are bound to.
-pub(crate) fn namespace(group: &str) -> Vec<u8> {
-    [b"weir bft ", group.as_bytes()].concat()
 }
 
 /// Signs with this replica's key, and checks by the keys of an epoch's members. A replica that is none of them checks only.

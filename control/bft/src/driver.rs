@@ -37,8 +37,9 @@ use weir_order::{Completion, Engine, Error, Position, Sink, SnapshotInfo, Status
 use contacts::{Contacts, Telling};
 use steady::Steady;
 
-use crate::consensus::{Identity, Members, epoch_of, namespace};
-use crate::journal::locked;
+use crate::consensus::{Identity, epoch_of};
+use crate::group::{Members, namespace};
+use crate::lock::locked;
 use crate::members::{MEMBERS_MAX, Member, Roster};
 use crate::replica::{self, CHANNELS, JournalWriter, Opened, Replica, Run, Tracks, message_bytes_max, open};
 use crate::settings::Settings;
@@ -435,7 +436,7 @@ fn addresses(
             tracing::warn!(
                 member = id,
                 address = member.address,
-                "a member that cannot be reached: no address"
+                "controller has no address: not connecting to it"
             );
             continue;
         };

@@ -21,7 +21,7 @@ use commonware_utils::ordered::Set;
 use rand_chacha::ChaCha20Rng;
 use rand_chacha::rand_core::SeedableRng;
 
-use crate::consensus::Payload;
+use crate::group::Payload;
 use crate::members::Roster;
 use crate::wire::{Malformed, Reader};
 

@@ -34,10 +34,12 @@ use weir_base::world::{Disk, DiskLock, LockOutcome};
 use weir_order::log::Room;
 use weir_order::{Completion, Error, Position, Recovery, Sink, Waiting};
 
-use crate::consensus::{Identity, KeyRing, Members, Question};
+use crate::consensus::{Identity, KeyRing, Question};
 use crate::core::{Beginning, Core, CoreCounters, Output, Seen as SeenMember, To};
 use crate::evidence::Evidence;
-use crate::journal::{self, Journal, OpenedJournal, Write, Written, locked};
+use crate::group::Members;
+use crate::journal::{self, Journal, OpenedJournal, Write, Written};
+use crate::lock::locked;
 use crate::members::{Change, Link, Roster};
 use crate::rest::{REST_AFTER_MS, Rest};
 use crate::rules::Overlay;

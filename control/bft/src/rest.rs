@@ -14,7 +14,7 @@ use std::time::{Duration, SystemTime};
 
 use commonware_runtime::Clock;
 
-use crate::journal::locked;
+use crate::lock::locked;
 use crate::settings::Timers;
 
 /// A group rests when nothing was to be ordered for so long.

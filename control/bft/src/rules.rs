@@ -213,7 +213,7 @@ impl Tables {
     /// Reads what [`Tables::encode`] wrote, under the same rules.
     pub fn decode(bytes: Bytes, admission: Option<&Admission>) -> Result<Tables, Malformed> {
         let mut from = Reader(bytes);
-        let count = from.count(crate::settings::MEMBERS_EVER_MAX, "too many origins")?;
+        let count = from.count(crate::members::MEMBERS_EVER_MAX, "too many origins")?;
         let mut origins = BTreeMap::new();
         for _ in 0..count {
             origins.insert(from.u32()?, (from.u64()?, from.u64()?));

@@ -11,9 +11,6 @@ use crate::members::Approval;
 use crate::rules::{Admission, is_admissible};
 use crate::wire::REFS_MAX;
 
-/// Members that a group may ever have had.
-pub const MEMBERS_EVER_MAX: usize = 4096;
-
 /// How long replicas wait for each other.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Timers {

@@ -1,5 +1,5 @@
-//! Members whose turns to lead come to nothing (rows C4, R11): what they cost the others is counted, and who costs too much is not heard for
-//! a while.
+//! Leader timeouts (rows C4, R11): what a member's failed turns as leader cost the others is counted, and the votes of one that costs
+//! too much are ignored for a while.
 //!
 //! A member that lies without breaking a rule that convicts it — it proposes what nobody can vote for, other blocks to each half, or nothing
 //! at all while it votes in the turns of others — costs each of its turns a timeout of consensus. Consensus passes over whoever is *silent*
@@ -36,8 +36,8 @@ use commonware_cryptography::certificate::Scheme as _;
 use commonware_cryptography::ed25519::PublicKey;
 use commonware_p2p::{Message, Receiver};
 
-use crate::consensus::Payload;
-use crate::journal::locked;
+use crate::group::Payload;
+use crate::lock::locked;
 use crate::settings::Timers;
 
 /// What is forgiven: one part in so many of the time that passes.
@@ -112,7 +112,7 @@ impl Accounts {
             // Somebody of them may be needed.
             self.members.iter_mut().for_each(|one| one.unheard_until_us = None);
             self.grace_until_us = now_us + GRACE * us(self.timers.certification);
-            tracing::info!("nothing is agreed on, so the votes of all members are heard again");
+            tracing::info!("no progress: counting the votes of all controllers again");
         }
         let Some(account) = self.members.get_mut(member) else { return true };
         match account.unheard_until_us {
@@ -237,10 +237,13 @@ impl Turns {
         let mut kept = locked(&self.0);
         let (leader, now_us) = (kept.leader(view), kept.now_us());
         if let Some(member) = kept.accounts.ends(view.get(), leader, end, now_us) {
-            let key = kept.scheme.participants().get(member).map(ToString::to_string).unwrap_or_default();
+            let controller = kept.scheme.participants().get(member).map(ToString::to_string);
+            let until_us = kept.accounts.members.get(member).and_then(|one| one.unheard_until_us);
+            let pause_ms = until_us.map_or(0, |until| until.saturating_sub(now_us) / 1_000);
             tracing::warn!(
-                key,
-                "a member's turns to lead come to nothing and cost the others time: its votes are not heard for a while"
+                controller = controller.unwrap_or_default(),
+                pause_ms,
+                "controller repeatedly timed out as leader: ignoring its votes for a while"
             );
         }
     }

@@ -93,7 +93,10 @@ pub enum Error {
         waited_ms: u64,
     },
     /// An operation of the order that cannot be read.
-    #[error("operation {nth} of a batch cannot be read: {source}. Was the log written by another release?")]
+    #[error(
+        "operation {nth} of a batch cannot be read: {source}. If a newer release ordered it, upgrade this controller, which then goes on \
+         from here"
+    )]
     Operation {
         /// Which, from 0.
         nth: usize,

@@ -15,6 +15,8 @@ pub mod core;
 pub mod domains;
 pub mod driver;
 mod error;
+#[cfg(test)]
+mod fixtures;
 pub mod quorum;
 
 pub use error::Error;

@@ -31,7 +31,7 @@ use wasmi::{
     StoreLimitsBuilder, TrapCode, TypedFunc,
 };
 use weir_store::procedure::ARGUMENT_BYTES_MAX;
-use weir_store::{Aborted, Call, Loader, Procedure, ProcedureLimits};
+use weir_store::{Aborted, BadModule, Call, Loader, Procedure, ProcedureLimits};
 
 /// Most calls of functions within each other.
 const RECURSION_MAX: usize = 256;
@@ -85,17 +85,18 @@ fn text(error: &Error) -> String {
     error.to_string()
 }
 
+fn bad(error: &Error) -> BadModule {
+    BadModule(text(error))
+}
+
 impl Loader for WasmLoader {
-    fn load(&self, bytes: &[u8], limits: ProcedureLimits) -> Result<Arc<dyn Procedure>, String> {
-        let module = Module::new(&self.engine, bytes).map_err(|error| text(&error))?;
+    fn load(&self, bytes: &[u8], limits: ProcedureLimits) -> Result<Arc<dyn Procedure>, BadModule> {
+        let module = Module::new(&self.engine, bytes).map_err(|error| bad(&error))?;
         for import in module.imports() {
             let known = import.module() == IMPORTS && host::NAMES.contains(&import.name());
             if !known {
-                return Err(format!(
-                    "it imports '{}.{}', which is not given",
-                    import.module(),
-                    import.name()
-                ));
+                let (from, name) = (import.module(), import.name());
+                return Err(BadModule(format!("it imports '{from}.{name}', which is not given")));
             }
         }
         for (name, is_there) in [
@@ -107,7 +108,7 @@ impl Loader for WasmLoader {
             ("call", module.get_export("call").is_some_and(|found| matches!(found, ExternType::Func(_)))),
         ] {
             if !is_there {
-                return Err(format!("it must export '{name}'"));
+                return Err(BadModule(format!("it must export '{name}'")));
             }
         }
         let memory = usize::try_from(limits.memory_bytes_max).unwrap_or(usize::MAX);
@@ -160,8 +161,8 @@ impl WasmProcedure {
     }
 
     /// Whether an instance can be made at all: types of exports, memory, what it does at its start.
-    fn try_out(&self) -> Result<(), String> {
-        self.instance(None).map(drop).map_err(|error| text(&error))
+    fn try_out(&self) -> Result<(), BadModule> {
+        self.instance(None).map(drop).map_err(|error| bad(&error))
     }
 
     fn run(&self, call: &mut Call<'_, '_>, arguments: &[u8]) -> Result<Vec<u8>, Error> {

@@ -182,7 +182,11 @@ impl Server {
         let too_many = request.queries.len() > QUERIES_MAX;
         for one in request.queries {
             let checked = query(one).map_err(|error| error.to_string());
-            match checked.and_then(|query| who.check_query(&query).map(|()| query)) {
+            let allowed = |query: Query| match who.check_query(&query) {
+                Ok(()) => Ok(query),
+                Err(denied) => Err(denied.to_string()),
+            };
+            match checked.and_then(allowed) {
                 Ok(query) => {
                     queries.push(query);
                     refused.push(None);
@@ -294,7 +298,7 @@ type Sent<T> = Pin<Box<dyn Stream<Item = Result<T, Status>> + Send>>;
 fn allowed(who: &Identity, operation: Option<p::Operation>) -> Result<Operation, String> {
     let operation = operation.ok_or("a request has no operation")?;
     let operation = crate::convert::operation(operation).map_err(|error| error.to_string())?;
-    who.check_operation(&operation)?;
+    who.check_operation(&operation).map_err(|denied| denied.to_string())?;
     Ok(operation)
 }
 

@@ -35,6 +35,41 @@ pub struct Identity {
     pub may: May,
 }
 
+/// Why somebody may not do something. Ordered outcomes have these words, so they never change.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Denied {
+    /// It is in a namespace of others.
+    #[error("'{who}' may not use '{name}'")]
+    Name {
+        /// Who asks.
+        who: String,
+        /// The table, procedure or namespace.
+        name: String,
+    },
+    /// It is no reading or writing of entries.
+    #[error(
+        "'{who}' may not do this: tables, procedures and clients are an administrator's; it reads and writes entries of tables"
+    )]
+    Administration {
+        /// Who asks.
+        who: String,
+    },
+    /// It is a quota.
+    #[error("'{who}' may not set the quota of '{namespace}': an administrator may")]
+    Quota {
+        /// Who asks.
+        who: String,
+        /// The namespace.
+        namespace: String,
+    },
+    /// It is a call of a procedure.
+    #[error("'{who}' may not call procedures: an administrator may")]
+    Call {
+        /// Who asks.
+        who: String,
+    },
+}
+
 impl Identity {
     /// The name of who shows the administrator's token or certificate.
     pub const ADMINISTRATOR: &'static str = "administrator";
@@ -69,22 +104,21 @@ impl Identity {
         }
     }
 
-    fn check(&self, name: &str) -> Result<(), String> {
+    fn check(&self, name: &str) -> Result<(), Denied> {
         if self.may_use(namespace_of(name)) {
             return Ok(());
         }
         let name: String = name.chars().take(128).collect();
-        Err(format!("'{}' may not use '{name}'", self.name))
+        Err(Denied::Name { who: self.name.clone(), name })
     }
 
     /// Whether an operation may be ordered for them.
     ///
     /// # Errors
     /// Why not.
-    pub fn check_operation(&self, operation: &Operation) -> Result<(), String> {
+    pub fn check_operation(&self, operation: &Operation) -> Result<(), Denied> {
         if self.may == May::Entries && !matches!(operation, Operation::Write(_) | Operation::Transaction(_)) {
-            let what = "tables, procedures and clients are an administrator's; it reads and writes entries of tables";
-            return Err(format!("'{}' may not do this: {what}", self.name));
+            return Err(Denied::Administration { who: self.name.clone() });
         }
         match operation {
             Operation::Write(write) => self.check(&write.table),
@@ -101,7 +135,7 @@ impl Identity {
             | Operation::DropTable { table } => self.check(table),
             Operation::SetQuota { .. } if self.namespaces == Namespaces::All => Ok(()),
             Operation::SetQuota { namespace, .. } => {
-                Err(format!("'{}' may not set the quota of '{namespace}': an administrator may", self.name))
+                Err(Denied::Quota { who: self.name.clone(), namespace: namespace.clone() })
             }
             Operation::OpenClient | Operation::CloseClient { .. } => Ok(()),
         }
@@ -111,7 +145,7 @@ impl Identity {
     ///
     /// # Errors
     /// Why not.
-    pub fn check_query(&self, query: &Query) -> Result<(), String> {
+    pub fn check_query(&self, query: &Query) -> Result<(), Denied> {
         match query {
             Query::Get { table, .. } | Query::Follow { table, .. } | Query::Scan { table, .. } => {
                 self.check(table)
@@ -119,9 +153,7 @@ impl Identity {
             Query::Tables { namespace } | Query::Procedures { namespace } | Query::Usage { namespace } => {
                 self.check(&if namespace.is_empty() { String::new() } else { format!("{namespace}/") })
             }
-            Query::Call { .. } if self.may == May::Entries => {
-                Err(format!("'{}' may not call procedures: an administrator may", self.name))
-            }
+            Query::Call { .. } if self.may == May::Entries => Err(Denied::Call { who: self.name.clone() }),
             Query::Call { procedure, .. } => self.check(procedure),
             Query::Digest => Ok(()),
         }

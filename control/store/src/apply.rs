@@ -7,18 +7,20 @@
 //! Nothing here fails: whatever is wrong with a request is its outcome.
 
 use crate::access::Identity;
+use crate::call::{run, split_procedure};
 use crate::clients::Known;
-use crate::columns::{Columns, column};
+use crate::columns::column;
 use crate::meter::{Meter, What};
-use crate::name::{check_word, split_name};
+use crate::module::{MODULE_BYTES_MAX, Module};
+use crate::name::{check_word, namespace_of, split_name};
 use crate::operation::{BATCH_REQUESTS_MAX, TRANSACTION_STEPS_MAX};
-use crate::procedure::{ARGUMENT_BYTES_MAX, MODULE_BYTES_MAX, Module};
+use crate::procedure::BadModule;
 use crate::query::answer;
 use crate::tables::Changed;
+use crate::writes::{increment, keep, put, set_columns};
 use crate::{
-    Action, Answer, Batch, Call, Condition, KEY_BYTES_MAX, NAMESPACES_MAX, Operation, Outcome,
-    ProcedureLimits, Refusal, Registry, Rejection, Request, Step, StepOutcome, Store, TableOptions, View,
-    Write,
+    Action, Batch, Condition, KEY_BYTES_MAX, NAMESPACES_MAX, Operation, Outcome, ProcedureLimits, Refusal,
+    Registry, Rejection, Request, Step, StepOutcome, Store, TableOptions, View, Write,
 };
 use std::sync::Arc;
 use weir_model::Version;
@@ -161,7 +163,7 @@ impl Store {
         let operation = &request.operation;
         let denied = terms.who.and_then(|who| who.check_operation(operation).err());
         if let Some(problem) = denied {
-            return Outcome::Refused(Refusal::Invalid { problem });
+            return Outcome::Refused(Refusal::invalid(problem.to_string()));
         }
         let meter = &mut *terms.meter;
         if batch.client == 0 {
@@ -230,6 +232,11 @@ impl Store {
             Err(Stop::Conflict { step, found }) => Outcome::Conflict { step, found },
             Ok((outcome, writes)) if writes.is_empty() => outcome,
             Ok((outcome, writes)) => {
+                // The other side of this is where events are decided: apps write the other kind only.
+                debug_assert!(
+                    writes.iter().all(|write| namespace_of(&write.table).is_some()),
+                    "an operation wrote a table of the apps"
+                );
                 let change = self.make_true(writes);
                 let version = change.version;
                 changes.push(change);
@@ -361,7 +368,7 @@ impl Store {
         }
         let module = Module::new(self.next_version(), limits, module.to_vec());
         let loaded = registry.loaded(&module);
-        loaded.map_err(|problem| Refusal::Module { procedure: procedure.to_owned(), problem })?;
+        loaded.map_err(|BadModule(problem)| Refusal::Module { procedure: procedure.to_owned(), problem })?;
         self.set_procedure(procedure, Some(Arc::new(module)));
         Ok(())
     }
@@ -372,14 +379,6 @@ fn quota_allows(namespace: &str, what: &str, value: u64, limit: u64) -> Result<(
         return Ok(());
     }
     Err(Refusal::Quota { scope: format!("namespace {namespace}"), what: what.to_owned(), value, limit })
-}
-
-fn split_procedure(procedure: &str) -> Result<(&str, &str), Refusal> {
-    if !procedure.contains('/') {
-        let problem = "a procedure is named 'namespace/word'".to_owned();
-        return Err(Refusal::Name { name: procedure.chars().take(64).collect(), problem });
-    }
-    split_name(procedure)
 }
 
 fn check_options(table: &str, options: &TableOptions) -> Result<(), Refusal> {
@@ -464,56 +463,6 @@ fn call(
     Ok(Outcome::Reply { version: Version::ZERO, reply })
 }
 
-/// Tries a procedure on a store as it is: its reply when it writes nothing, not even what is there already.
-pub(crate) fn ask(
-    store: &Store,
-    registry: &Registry,
-    meter: &mut Meter,
-    procedure: &str,
-    arguments: &[u8],
-) -> Result<Answer, Refusal> {
-    let mut view = View::new(store);
-    let reply = run(&mut view, registry, meter, procedure, arguments, store.now_ms)?;
-    Ok(if view.into_all_writes().is_empty() { Answer::Reply(reply) } else { Answer::Writes })
-}
-
-fn run(
-    view: &mut View<'_>,
-    registry: &Registry,
-    meter: &mut Meter,
-    procedure: &str,
-    arguments: &[u8],
-    now_ms: u64,
-) -> Result<Vec<u8>, Refusal> {
-    let (namespace, word) = split_procedure(procedure)?;
-    if arguments.len() > ARGUMENT_BYTES_MAX {
-        return Err(Refusal::too_large("arguments", arguments.len(), ARGUMENT_BYTES_MAX));
-    }
-    let found = match view.store().procedures.get(procedure) {
-        Some(module) => {
-            meter.call(module.hash, module.bytes.len())?;
-            let loaded = registry.loaded(module);
-            loaded.map_err(|problem| Refusal::Module { procedure: procedure.to_owned(), problem })?
-        }
-        None => {
-            registry.built_in(word).ok_or_else(|| Refusal::NoProcedure { procedure: procedure.to_owned() })?
-        }
-    };
-    let replied = found.call(&mut Call::new(view, meter, namespace, now_ms), arguments);
-    if let Some(refusal) = meter.exceeded() {
-        return Err(refusal.clone());
-    }
-    let reply = replied.map_err(|aborted| {
-        let reason = aborted.reason.chars().take(1_000).collect();
-        Refusal::Procedure { procedure: procedure.to_owned(), reason }
-    })?;
-    meter.charge(What::Answered, reply.len() as u64)?;
-    if reply.len() > ARGUMENT_BYTES_MAX {
-        return Err(Refusal::too_large("reply of the procedure", reply.len(), ARGUMENT_BYTES_MAX));
-    }
-    Ok(reply)
-}
-
 /// Does a write when its condition holds; gives what a counter was before.
 fn perform(
     view: &mut View<'_>,
@@ -588,99 +537,4 @@ fn hold(
         }
     };
     if holds { Ok(()) } else { Err(Stop::Conflict { step, found }) }
-}
-
-fn not_columns(table: &str, problem: &str) -> Refusal {
-    Refusal::Columns { table: table.to_owned(), problem: problem.to_owned() }
-}
-
-fn keep(
-    view: &mut View<'_>,
-    meter: &mut Meter,
-    table: &str,
-    key: &[u8],
-    value: Arc<[u8]>,
-    expires_ms: u64,
-) -> Result<(), Refusal> {
-    meter.charge(What::Entries, 1)?;
-    meter.charge(What::Bytes, (key.len() + value.len()) as u64)?;
-    Ok(view.put_until(table, key, value, expires_ms)?)
-}
-
-/// Writes a whole value.
-pub(crate) fn put(
-    view: &mut View<'_>,
-    meter: &mut Meter,
-    table: &str,
-    key: &[u8],
-    value: &[u8],
-    expires_ms: u64,
-) -> Result<(), Refusal> {
-    if view.store().has_columns(table) && Columns::read(value).is_none() {
-        return Err(not_columns(table, "the value is no encoding of columns: write one, or single columns"));
-    }
-    keep(view, meter, table, key, value.into(), expires_ms)
-}
-
-/// Writes and deletes columns; when the entry goes stays as it was.
-pub(crate) fn set_columns(
-    view: &mut View<'_>,
-    meter: &mut Meter,
-    table: &str,
-    key: &[u8],
-    set: &[(String, Vec<u8>)],
-    remove: &[String],
-) -> Result<(), Refusal> {
-    if !view.store().has_columns(table) {
-        return Err(not_columns(table, "it has no columns: write the whole value"));
-    }
-    let old = view.cell(table, key);
-    meter.charge(What::Bytes, old.as_ref().map_or(0, |cell| cell.value.len() as u64))?;
-    let mut columns = match &old {
-        Some(cell) => Columns::read(&cell.value).ok_or_else(|| not_columns(table, "its value is damaged"))?,
-        None => Columns::new(),
-    };
-    for (name, bytes) in set {
-        if bytes.len() > crate::VALUE_BYTES_MAX {
-            return Err(Refusal::too_large("column", bytes.len(), crate::VALUE_BYTES_MAX));
-        }
-        columns.set(name, bytes)?;
-    }
-    remove.iter().for_each(|name| columns.remove(name));
-    let expires_ms = old.as_ref().map_or(0, |cell| cell.expires_ms);
-    keep(view, meter, table, key, columns.to_value().into(), expires_ms)
-}
-
-/// Adds to a counter and gives what it was before.
-pub(crate) fn increment(
-    view: &mut View<'_>,
-    meter: &mut Meter,
-    table: &str,
-    key: &[u8],
-    name: &str,
-    by: i64,
-) -> Result<i64, Refusal> {
-    let wrong = |problem: &str| Refusal::Counter { table: table.to_owned(), problem: problem.to_owned() };
-    let old = view.cell(table, key);
-    meter.charge(What::Bytes, old.as_ref().map_or(0, |cell| cell.value.len() as u64))?;
-    let bytes = match (&old, name) {
-        (None, _) => None,
-        (Some(cell), "") => Some(&cell.value[..]),
-        (Some(cell), name) => column(&cell.value, name),
-    };
-    let before = match bytes {
-        None => 0,
-        Some(bytes) => i64::from_be_bytes(
-            bytes.try_into().map_err(|_| wrong("is no counter: a counter has eight bytes, big-endian"))?,
-        ),
-    };
-    let after = before.checked_add(by).ok_or_else(|| wrong("would pass the range of 64 bits"))?;
-    let after = after.to_be_bytes();
-    if name.is_empty() {
-        let expires_ms = old.map_or(0, |cell| cell.expires_ms);
-        put(view, meter, table, key, &after, expires_ms)?;
-    } else {
-        set_columns(view, meter, table, key, &[(name.to_owned(), after.to_vec())], &[])?;
-    }
-    Ok(before)
 }

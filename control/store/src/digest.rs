@@ -1,6 +1,6 @@
 //! What each part of a store adds to its running digest.
 
-use crate::tables::Cell;
+use crate::cell::Cell;
 use sha2::{Digest as _, Sha256};
 
 /// Kinds of parts, so that no two kinds hash alike.

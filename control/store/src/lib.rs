@@ -37,11 +37,14 @@
 pub mod access;
 mod app;
 pub mod apply;
+mod call;
+mod cell;
 pub mod clients;
 pub mod columns;
 mod digest;
 pub mod history;
 pub mod meter;
+mod module;
 pub mod name;
 pub mod operation;
 pub mod procedure;
@@ -49,19 +52,22 @@ pub mod query;
 mod snapshot;
 mod tables;
 mod view;
+mod writes;
 
 pub use app::{App, Decision, Rejection};
 pub use apply::{Applied, Change, Terms};
+pub use cell::{Cell, Key, TableName};
 pub use history::{History, HistoryError, HistorySettings};
 pub use meter::Meter;
+pub use module::MODULE_BYTES_MAX;
 pub use operation::{
     Action, Batch, Condition, Operation, Outcome, ProcedureLimits, Quota, Refusal, Request, Step,
     StepOutcome, TableOptions, Write, principal_of,
 };
-pub use procedure::{Aborted, Call, Entry, Loader, Procedure, Registry};
+pub use procedure::{Aborted, BadModule, Call, Entry, Loader, Procedure, Registry};
 pub use query::{Answer, Found, ProcedureInfo, Query, Select, Selected, TableInfo};
 pub use snapshot::SnapshotError;
-pub use tables::{Cell, Changed, Key, Store, TableName};
+pub use tables::{Changed, Store};
 pub use view::{Mark, View};
 
 /// Longest key, bytes.

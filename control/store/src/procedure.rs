@@ -13,16 +13,13 @@
 
 use crate::columns::column;
 use crate::meter::{Meter, What};
-use crate::{Cell, KEY_BYTES_MAX, Key, ProcedureInfo, ProcedureLimits, Refusal, View};
-use serde::{Deserialize, Serialize};
-use sha2::{Digest as _, Sha256};
+use crate::module::Module;
+use crate::{Cell, KEY_BYTES_MAX, Key, ProcedureLimits, Refusal, View};
 use std::collections::{BTreeMap, HashMap};
 use std::fmt;
 use std::sync::{Arc, Mutex, PoisonError};
 use weir_model::Version;
 
-/// Largest module, bytes.
-pub const MODULE_BYTES_MAX: usize = 512 * 1024;
 /// Largest arguments and largest reply, bytes.
 pub const ARGUMENT_BYTES_MAX: usize = 1024 * 1024;
 /// Most entries that one call reads or writes, or passes in scans.
@@ -60,33 +57,25 @@ pub trait Procedure: Send + Sync {
     fn call(&self, call: &mut Call<'_, '_>, arguments: &[u8]) -> Result<Vec<u8>, Aborted>;
 }
 
+/// What is wrong with a module. The same words on every replica: outcomes have them.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{0}")]
+pub struct BadModule(pub String);
+
+impl BadModule {
+    /// With what is wrong.
+    pub fn new(problem: impl Into<String>) -> BadModule {
+        BadModule(problem.into())
+    }
+}
+
 /// Makes procedures of modules. The same module and limits behave the same on every replica.
 pub trait Loader: Send + Sync {
     /// Checks and compiles a module.
     ///
     /// # Errors
     /// What is wrong with it; the same on every replica.
-    fn load(&self, module: &[u8], limits: ProcedureLimits) -> Result<Arc<dyn Procedure>, String>;
-}
-
-/// A loaded module, as the state has it.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct Module {
-    pub version: Version,
-    pub limits: ProcedureLimits,
-    pub hash: [u8; 32],
-    pub bytes: Vec<u8>,
-}
-
-impl Module {
-    pub fn new(version: Version, limits: ProcedureLimits, bytes: Vec<u8>) -> Module {
-        Module { version, limits, hash: Sha256::digest(&bytes).into(), bytes }
-    }
-
-    pub fn info(&self, name: &str) -> ProcedureInfo {
-        let (version, bytes, hash) = (self.version, self.bytes.len() as u64, self.hash);
-        ProcedureInfo { procedure: name.to_owned(), version, bytes, hash }
-    }
+    fn load(&self, module: &[u8], limits: ProcedureLimits) -> Result<Arc<dyn Procedure>, BadModule>;
 }
 
 type Compiled = HashMap<([u8; 32], ProcedureLimits), Arc<dyn Procedure>>;
@@ -147,8 +136,8 @@ impl Registry {
         self.built_in.get(word).cloned()
     }
 
-    pub(crate) fn loaded(&self, module: &Module) -> Result<Arc<dyn Procedure>, String> {
-        let Some(loader) = &self.loader else { return Err("this store loads no procedures".to_owned()) };
+    pub(crate) fn loaded(&self, module: &Module) -> Result<Arc<dyn Procedure>, BadModule> {
+        let Some(loader) = &self.loader else { return Err(BadModule::new("this store loads no procedures")) };
         let name = (module.hash, module.limits);
         let locked = || self.compiled.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(procedure) = locked().get(&name) {
@@ -279,7 +268,7 @@ impl<'v, 'a> Call<'v, 'a> {
     pub fn put(&mut self, table: &str, key: &[u8], value: &[u8]) -> Result<(), Aborted> {
         self.step()?;
         let table = self.table(table)?;
-        crate::apply::put(self.view, self.meter, &table, key, value, 0)?;
+        crate::writes::put(self.view, self.meter, &table, key, value, 0)?;
         Ok(())
     }
 
@@ -314,7 +303,7 @@ impl<'v, 'a> Call<'v, 'a> {
         self.step()?;
         let table = self.table(table)?;
         let set = [(name.to_owned(), bytes.to_vec())];
-        crate::apply::set_columns(self.view, self.meter, &table, key, &set, &[])?;
+        crate::writes::set_columns(self.view, self.meter, &table, key, &set, &[])?;
         Ok(())
     }
 
@@ -325,7 +314,7 @@ impl<'v, 'a> Call<'v, 'a> {
     pub fn increment(&mut self, table: &str, key: &[u8], name: &str, by: i64) -> Result<i64, Aborted> {
         self.step()?;
         let table = self.table(table)?;
-        Ok(crate::apply::increment(self.view, self.meter, &table, key, name, by)?)
+        Ok(crate::writes::increment(self.view, self.meter, &table, key, name, by)?)
     }
 
     /// The first entry at or behind a key.

@@ -248,7 +248,7 @@ impl Store {
             meter.begin_request();
             let answered = match query {
                 Query::Call { procedure, arguments } => {
-                    crate::apply::ask(self, registry, &mut meter, procedure, arguments)
+                    crate::call::ask(self, registry, &mut meter, procedure, arguments)
                 }
                 other => answer(self, &mut meter, other),
             };

@@ -6,7 +6,7 @@
 //! ascending. It is compared on load.
 
 use crate::digest::{Part, of_part};
-use crate::procedure::Module;
+use crate::module::Module;
 use crate::{Cell, Outcome, Quota, Store, TableOptions};
 use serde::{Deserialize, Serialize};
 use std::sync::Arc;
@@ -105,6 +105,8 @@ impl Store {
         for (name, table) in &self.tables {
             for (key, stored) in &table.cells {
                 let cell = &stored.cell;
+                // Whoever reads it refuses anything else.
+                debug_assert!(cell.version <= self.version, "a cell of {name} is from {}", cell.version);
                 sink(&encode(&(&**name, &key[..], cell.version, cell.expires_ms, &cell.value[..])))?;
             }
         }

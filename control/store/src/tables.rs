@@ -1,31 +1,16 @@
 //! The tables themselves.
 
+use crate::cell::{Cell, Key};
 use crate::clients::Clients;
 use crate::digest::{Part, of_cell, of_part};
+use crate::module::Module;
 use crate::name::namespace_of;
-use crate::procedure::Module;
 use crate::{ProcedureInfo, Quota, TableInfo, TableOptions, View};
 use imbl::{OrdMap, OrdSet};
 use std::ops::Bound;
 use std::sync::Arc;
 use weir_base::codec::encode;
 use weir_model::Version;
-
-/// Name of an app's table: a short word, such as `endpoint`.
-pub type TableName = &'static str;
-/// A key, shared by the table, its changes and its snapshots.
-pub type Key = Arc<[u8]>;
-
-/// A value with the version at which it was written.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Cell {
-    /// When it was written.
-    pub version: Version,
-    /// When it goes, milliseconds of ordered time; 0: never.
-    pub expires_ms: u64,
-    /// The bytes.
-    pub value: Arc<[u8]>,
-}
 
 /// A cell and what it adds to the digest.
 #[derive(Clone, Debug)]
@@ -347,6 +332,12 @@ impl Table {
             self.digest = self.digest.wrapping_sub(old.digest);
             self.bytes -= (write.key.len() + old.cell.value.len()) as u64;
         }
+        // What is counted along is of what is there: a table that is empty again adds nothing to quotas and digest.
+        debug_assert!(
+            !self.cells.is_empty() || (self.bytes, self.digest) == (0, 0),
+            "table {name} is empty and counts {} bytes",
+            self.bytes
+        );
         let before_ms = old.map_or(0, |old| old.cell.expires_ms);
         let after_ms = if write.value.is_some() { write.expires_ms } else { 0 };
         if before_ms == after_ms {

@@ -1,7 +1,8 @@
 //! A change in the making: reads see the store below and the view's own writes above it.
 
+use crate::cell::{Cell, Key};
 use crate::name::namespace_of;
-use crate::tables::{Cell, Changed, Key};
+use crate::tables::Changed;
 use crate::{KEY_BYTES_MAX, Refusal, Rejection, STORE_BYTES_MAX, Store, VALUE_BYTES_MAX};
 use std::collections::BTreeMap;
 use std::collections::btree_map;

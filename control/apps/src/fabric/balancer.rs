@@ -19,7 +19,8 @@ use super::tables::{
     BALANCED_MEMBERS, BALANCED_POOLS, HOST_TURNS, MEMBER_OF, MEMBER_TURNS, Parts, TURNS, VIRTUALS,
     address_bytes, host_vni, joined, label, name0, read, vni_key, vni_name0, vni_name0_name,
 };
-use super::work::{Count, Work, reference, wrong_field};
+use super::work::{Count, Work};
+use crate::delta::{reference, wrong_field};
 use crate::flows::balancer::{pool_value, take, turn_of};
 use crate::flows::beside::{Beside as _, Part};
 use crate::flows::value;
@@ -74,25 +75,25 @@ fn broken(aborted: Aborted) -> Rejection {
 }
 
 /// The tables of one balancer, as the app sees them.
-fn part<'w, 's>(work: &'w mut Work<'_, 's>, vni: Vni, name: &Label) -> Part<'w, 's> {
+fn part<'w, 's>(work: &'w mut Work<'_, '_, 's>, vni: Vni, name: &Label) -> Part<'w, 's> {
     Part::new(work.view, TABLES, vni_name0(vni, name))
 }
 
-fn turn(work: &Work<'_, '_>, pair: Pair) -> Option<Turn> {
+fn turn(work: &Work<'_, '_, '_>, pair: Pair) -> Option<Turn> {
     work.view.get(TURNS, &turn_key(pair)).map(|bytes| read(TURNS, &bytes))
 }
 
 /// The host that a turn was asked from.
-pub(super) fn asked_from(work: &Work<'_, '_>, pair: Pair) -> Option<Label> {
+pub(super) fn asked_from(work: &Work<'_, '_, '_>, pair: Pair) -> Option<Label> {
     turn(work, pair).map(|turn| turn.host)
 }
 
 /// Name of the balancer that has a virtual address.
-pub(super) fn at(work: &Work<'_, '_>, vni: Vni, address: IpAddr) -> Option<Label> {
+pub(super) fn at(work: &Work<'_, '_, '_>, vni: Vni, address: IpAddr) -> Option<Label> {
     work.view.get(VIRTUALS, &vni_key(vni, &address_bytes(address))).map(|name| label(&name))
 }
 
-fn balancer(work: &mut Work<'_, '_>, vni: Vni, name: &Label) -> Option<Balancer> {
+fn balancer(work: &mut Work<'_, '_, '_>, vni: Vni, name: &Label) -> Option<Balancer> {
     let network = work.network_name(vni)?;
     match &work.named(&network, Kind::Balancer, name)?.resource {
         Resource::Balancer(balancer) => Some(balancer.clone()),
@@ -101,7 +102,7 @@ fn balancer(work: &mut Work<'_, '_>, vni: Vni, name: &Label) -> Option<Balancer>
 }
 
 /// The address under which an endpoint can serve a family now.
-fn serving(work: &mut Work<'_, '_>, vni: Vni, name: &Label, v4: bool) -> Option<IpAddr> {
+fn serving(work: &mut Work<'_, '_, '_>, vni: Vni, name: &Label, v4: bool) -> Option<IpAddr> {
     let stored = work.endpoint(vni, name)?;
     let Resource::Endpoint(endpoint) = &stored.resource else { return None };
     let up = endpoint.state == PortState::Up;
@@ -110,7 +111,7 @@ fn serving(work: &mut Work<'_, '_>, vni: Vni, name: &Label, v4: bool) -> Option<
 }
 
 /// The entry of a virtual address.
-pub(super) fn virtual_entry(work: &mut Work<'_, '_>, vni: Vni, address: IpAddr) -> Option<VirtualEntry> {
+pub(super) fn virtual_entry(work: &mut Work<'_, '_, '_>, vni: Vni, address: IpAddr) -> Option<VirtualEntry> {
     let name = at(work, vni, address)?;
     let Balancer { services, members, .. } = balancer(work, vni, &name)?;
     let mut serve: Vec<IpAddr> =
@@ -125,7 +126,7 @@ pub(super) fn virtual_entry(work: &mut Work<'_, '_>, vni: Vni, address: IpAddr) 
 }
 
 /// The entry of a turn; none when its member does not serve there any more.
-pub(super) fn turn_entry(work: &mut Work<'_, '_>, pair: Pair) -> Option<TurnEntry> {
+pub(super) fn turn_entry(work: &mut Work<'_, '_, '_>, pair: Pair) -> Option<TurnEntry> {
     let (vni, _, address) = pair;
     let Turn { member, .. } = turn(work, pair)?;
     let name = at(work, vni, address)?;
@@ -138,7 +139,7 @@ pub(super) fn turn_entry(work: &mut Work<'_, '_>, pair: Pair) -> Option<TurnEntr
 
 /// A host asked whose turn it is, for a client that was checked to be its own.
 pub(super) fn answer(
-    work: &mut Work<'_, '_>,
+    work: &mut Work<'_, '_, '_>,
     host: &Label,
     pair: Pair,
     client: &Label,
@@ -164,7 +165,7 @@ pub(super) fn answer(
 
 /// Takes the turn of the next member that can serve the client.
 fn next(
-    work: &mut Work<'_, '_>,
+    work: &mut Work<'_, '_, '_>,
     vni: Vni,
     balancer: &Label,
     client: &Label,
@@ -187,7 +188,7 @@ fn next(
 }
 
 /// Forgets a turn of a host.
-pub(super) fn drop_turn(work: &mut Work<'_, '_>, host: &Label, pair: Pair) -> Result<(), Rejection> {
+pub(super) fn drop_turn(work: &mut Work<'_, '_, '_>, host: &Label, pair: Pair) -> Result<(), Rejection> {
     let Some(turn) = turn(work, pair).filter(|turn| turn.host == *host) else { return Ok(()) };
     work.view.delete(TURNS, &turn_key(pair));
     work.view.delete(MEMBER_TURNS, &member_key(pair, &turn.member));
@@ -195,7 +196,7 @@ pub(super) fn drop_turn(work: &mut Work<'_, '_>, host: &Label, pair: Pair) -> Re
     work.count_down(Count::HostTurns, host.as_str().as_bytes())
 }
 
-fn end_turn(work: &mut Work<'_, '_>, host: &Label, pair: Pair) -> Result<(), Rejection> {
+fn end_turn(work: &mut Work<'_, '_, '_>, host: &Label, pair: Pair) -> Result<(), Rejection> {
     drop_turn(work, host, pair)?;
     let (vni, client, address) = pair;
     work.marks.key(host, Key::Turn { vni, client, address });
@@ -203,7 +204,7 @@ fn end_turn(work: &mut Work<'_, '_>, host: &Label, pair: Pair) -> Result<(), Rej
 }
 
 /// The turns of a host.
-fn turns_of(work: &Work<'_, '_>, host: &Label) -> Vec<Pair> {
+fn turns_of(work: &Work<'_, '_, '_>, host: &Label) -> Vec<Pair> {
     let prefix = name0(host.as_str());
     let rows = work.view.scan(HOST_TURNS, &prefix);
     let pair = |key: &[u8]| {
@@ -215,7 +216,7 @@ fn turns_of(work: &Work<'_, '_>, host: &Label) -> Vec<Pair> {
 
 /// Times are written only when they moved enough to matter, as those of direct locations.
 pub(super) fn note_used(
-    work: &mut Work<'_, '_>,
+    work: &mut Work<'_, '_, '_>,
     host: &Label,
     used: &[TurnUse],
     now_ms: u64,
@@ -234,7 +235,7 @@ pub(super) fn note_used(
 }
 
 /// Ends the turns of a host that were not used for too long.
-pub(super) fn drop_idle(work: &mut Work<'_, '_>, host: &Label, now_ms: u64) -> Result<(), Rejection> {
+pub(super) fn drop_idle(work: &mut Work<'_, '_, '_>, host: &Label, now_ms: u64) -> Result<(), Rejection> {
     for pair in turns_of(work, host) {
         let idle = turn(work, pair)
             .is_none_or(|turn| now_ms.saturating_sub(turn.used_ms) >= work.settings.offload_idle_ms);
@@ -246,7 +247,7 @@ pub(super) fn drop_idle(work: &mut Work<'_, '_>, host: &Label, now_ms: u64) -> R
 }
 
 /// A host is forgotten, with the turns of its clients.
-pub(super) fn forget_host(work: &mut Work<'_, '_>, host: &Label) -> Result<(), Rejection> {
+pub(super) fn forget_host(work: &mut Work<'_, '_, '_>, host: &Label) -> Result<(), Rejection> {
     for pair in turns_of(work, host) {
         drop_turn(work, host, pair)?;
     }
@@ -254,7 +255,7 @@ pub(super) fn forget_host(work: &mut Work<'_, '_>, host: &Label) -> Result<(), R
 }
 
 /// A client's address is gone, or is at another host.
-pub(super) fn forget_client(work: &mut Work<'_, '_>, vni: Vni, client: IpAddr) -> Result<(), Rejection> {
+pub(super) fn forget_client(work: &mut Work<'_, '_, '_>, vni: Vni, client: IpAddr) -> Result<(), Rejection> {
     let prefix = vni_key(vni, &address_bytes(client));
     for (key, value) in work.view.scan(TURNS, &prefix) {
         let Turn { host, .. } = read(TURNS, &value);
@@ -264,18 +265,18 @@ pub(super) fn forget_client(work: &mut Work<'_, '_>, vni: Vni, client: IpAddr) -
 }
 
 /// Something of an endpoint, or its host, has changed: marks what it may serve.
-pub(super) fn mark_member(work: &mut Work<'_, '_>, vni: Vni, member: &Label) {
+pub(super) fn mark_member(work: &mut Work<'_, '_, '_>, vni: Vni, member: &Label) {
     let prefix = vni_name0(vni, member);
     for (key, _) in work.view.scan(MEMBER_OF, &prefix) {
         if let Some(balancer) = balancer(work, vni, &label(&key[prefix.len()..])) {
-            work.marks.networks.insert(Key::Virtual { vni, address: balancer.address });
+            work.own.broad.networks.insert(Key::Virtual { vni, address: balancer.address });
         }
     }
     mark_turns(work, vni, member, None);
 }
 
 /// Marks the turns that a member serves; of one virtual address, or of all.
-fn mark_turns(work: &mut Work<'_, '_>, vni: Vni, member: &Label, of: Option<IpAddr>) {
+fn mark_turns(work: &mut Work<'_, '_, '_>, vni: Vni, member: &Label, of: Option<IpAddr>) {
     let prefix = vni_name0(vni, member);
     for (key, _) in work.view.scan(MEMBER_TURNS, &prefix) {
         let mut parts = Parts(&key[prefix.len()..]);
@@ -290,7 +291,7 @@ fn mark_turns(work: &mut Work<'_, '_>, vni: Vni, member: &Label, of: Option<IpAd
 
 /// Takes a balancer out of the indices; with its pool when it is gone.
 pub(super) fn release(
-    work: &mut Work<'_, '_>,
+    work: &mut Work<'_, '_, '_>,
     vni: Vni,
     old: &Balancer,
     gone: bool,
@@ -312,11 +313,11 @@ pub(super) fn release(
             }
         }
     }
-    work.marks.networks.insert(Key::Virtual { vni, address });
+    work.own.broad.networks.insert(Key::Virtual { vni, address });
     work.count_down(Count::Balancers, &vni_key(vni, b""))
 }
 
-fn subnet_at(work: &mut Work<'_, '_>, network: &Label, address: IpAddr) -> Option<Subnet> {
+fn subnet_at(work: &mut Work<'_, '_, '_>, network: &Label, address: IpAddr) -> Option<Subnet> {
     work.all_of(network, Kind::Subnet).iter().find_map(|stored| match &stored.resource {
         Resource::Subnet(subnet) if subnet.prefix_for(address).is_some_and(|net| net.contains(&address)) => {
             Some(subnet.clone())
@@ -325,7 +326,7 @@ fn subnet_at(work: &mut Work<'_, '_>, network: &Label, address: IpAddr) -> Optio
     })
 }
 
-fn pool_of(work: &mut Work<'_, '_>, vni: Vni, balancer: &Balancer) -> Option<Pool> {
+fn pool_of(work: &mut Work<'_, '_, '_>, vni: Vni, balancer: &Balancer) -> Option<Pool> {
     let subnet = subnet_at(work, &balancer.network, balancer.address)?;
     if super::domains::foreign_domain(work, &subnet).is_some() {
         return None;
@@ -334,7 +335,11 @@ fn pool_of(work: &mut Work<'_, '_>, vni: Vni, balancer: &Balancer) -> Option<Poo
 }
 
 /// Takes the virtual address, before endpoints choose theirs.
-pub(super) fn claim(work: &mut Work<'_, '_>, id: &ResourceId, wanted: &Balancer) -> Result<(), Rejection> {
+pub(super) fn claim(
+    work: &mut Work<'_, '_, '_>,
+    id: &ResourceId,
+    wanted: &Balancer,
+) -> Result<(), Rejection> {
     let Some(vni) = work.vni(&wanted.network) else { unreachable!("{id} has no network") };
     let address = wanted.address;
     let wrong = |allowed: String| Err(wrong_field(id, FieldError::new("address", address, allowed)));
@@ -359,7 +364,7 @@ pub(super) fn claim(work: &mut Work<'_, '_>, id: &ResourceId, wanted: &Balancer)
 
 /// Puts a balancer whose address is claimed into the indices, and makes its pool.
 pub(super) fn put(
-    work: &mut Work<'_, '_>,
+    work: &mut Work<'_, '_, '_>,
     id: &ResourceId,
     vni: Vni,
     wanted: &Balancer,
@@ -371,12 +376,12 @@ pub(super) fn put(
         mark_turns(work, vni, member, Some(wanted.address));
     }
     make_pool(work, vni, wanted, before)?;
-    work.marks.networks.insert(Key::Virtual { vni, address: wanted.address });
+    work.own.broad.networks.insert(Key::Virtual { vni, address: wanted.address });
     Ok(())
 }
 
 fn check_member(
-    work: &mut Work<'_, '_>,
+    work: &mut Work<'_, '_, '_>,
     id: &ResourceId,
     vni: Vni,
     wanted: &Balancer,
@@ -400,7 +405,7 @@ fn check_member(
 
 /// The pool with its members. Whoever had the turn keeps it; if it is no member any more, the next that still is.
 fn make_pool(
-    work: &mut Work<'_, '_>,
+    work: &mut Work<'_, '_, '_>,
     vni: Vni,
     wanted: &Balancer,
     before: Option<&Balancer>,
@@ -431,7 +436,7 @@ fn make_pool(
 
 /// An endpoint that is a member stays, with an address of the family.
 pub(super) fn recheck_member(
-    work: &mut Work<'_, '_>,
+    work: &mut Work<'_, '_, '_>,
     id: &ResourceId,
     vni: Vni,
     endpoint: &Endpoint,
@@ -449,7 +454,7 @@ pub(super) fn recheck_member(
 }
 
 /// A balancer with an address of a subnet.
-pub(super) fn in_subnet(work: &mut Work<'_, '_>, vni: Vni, subnet: &Subnet) -> Option<Label> {
+pub(super) fn in_subnet(work: &mut Work<'_, '_, '_>, vni: Vni, subnet: &Subnet) -> Option<Label> {
     let all = work.all_of(&subnet.network, Kind::Balancer);
     all.iter().find_map(|stored| match &stored.resource {
         Resource::Balancer(balancer) => {

@@ -1,7 +1,9 @@
-//! What a transaction does to one resource.
+//! What a decision does: to one resource, and for one other domain.
 
 use super::tables::Stored;
 use std::rc::Rc;
+use weir_model::Label;
+use weir_model::domain::StatementBody;
 use weir_model::resource::{Resource, ResourceId};
 
 /// A resource that becomes another, comes or goes.
@@ -15,4 +17,12 @@ impl Change {
     pub fn old_resource(&self) -> Option<&Resource> {
         self.old.as_ref().map(|old| &old.resource)
     }
+}
+
+/// One statement more for a domain.
+pub(super) struct Told {
+    pub to: Label,
+    pub sequence: u64,
+    pub after: u64,
+    pub body: StatementBody,
 }

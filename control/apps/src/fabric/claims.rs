@@ -11,7 +11,8 @@ use super::tables::{
     ADDRESSES, Allocated, DEVICES, MACS, NETWORK_HOSTS, PLACED, SUBNET_USERS, Stored, TAGGED, address_bytes,
     host_vni, joined, label, name0, read, tagged_key, vni_key, vni_name0_name,
 };
-use super::work::{Count, Work, reference, wrong_field};
+use super::work::{Count, Work};
+use crate::delta::{reference, wrong_field};
 use std::net::IpAddr;
 use weir_base::codec::encode;
 use weir_model::entry::{Vni, member_bucket};
@@ -38,7 +39,11 @@ struct Claim<'c> {
 }
 
 /// Lets go of everything that an endpoint had.
-pub(super) fn release(work: &mut Work<'_, '_>, old: &Stored, endpoint: &Endpoint) -> Result<(), Rejection> {
+pub(super) fn release(
+    work: &mut Work<'_, '_, '_>,
+    old: &Stored,
+    endpoint: &Endpoint,
+) -> Result<(), Rejection> {
     let Some(vni) = work.vni(&endpoint.network) else { unreachable!("an endpoint without its network") };
     let subnet = subnet_of(work, endpoint);
     for &address in &old.allocated.addresses {
@@ -64,7 +69,7 @@ pub(super) fn release(work: &mut Work<'_, '_>, old: &Stored, endpoint: &Endpoint
 }
 
 fn leave(
-    work: &mut Work<'_, '_>,
+    work: &mut Work<'_, '_, '_>,
     old: &Stored,
     endpoint: &Endpoint,
     vni: Vni,
@@ -83,12 +88,12 @@ fn leave(
     } else {
         work.view.put(NETWORK_HOSTS, &key, encode(&(ports - 1)))?;
     }
-    work.marks.pairs.insert((host.clone(), vni));
+    work.own.broad.pairs.insert((host.clone(), vni));
     Ok(())
 }
 
 /// Claims for all changed endpoints, and stores them.
-pub(super) fn claim_all(work: &mut Work<'_, '_>, changes: &[Change]) -> Result<(), Rejection> {
+pub(super) fn claim_all(work: &mut Work<'_, '_, '_>, changes: &[Change]) -> Result<(), Rejection> {
     let mut claims = Vec::new();
     for change in changes {
         if let Some(Resource::Endpoint(endpoint)) = &change.new {
@@ -116,7 +121,7 @@ pub(super) fn claim_all(work: &mut Work<'_, '_>, changes: &[Change]) -> Result<(
 }
 
 fn begin<'c>(
-    work: &mut Work<'_, '_>,
+    work: &mut Work<'_, '_, '_>,
     change: &'c Change,
     endpoint: &'c Endpoint,
 ) -> Result<Claim<'c>, Rejection> {
@@ -163,7 +168,7 @@ fn check_address(id: &ResourceId, vni: Vni, subnet: &Subnet, address: IpAddr) ->
 }
 
 /// What the fabric chose before stays, where the document still leaves the choice.
-fn keep(work: &mut Work<'_, '_>, claim: &mut Claim<'_>) -> Result<(), Rejection> {
+fn keep(work: &mut Work<'_, '_, '_>, claim: &mut Claim<'_>) -> Result<(), Rejection> {
     let Some(old) = claim.old else { return Ok(()) };
     let Resource::Endpoint(before) = &old.resource else { return Ok(()) };
     for &address in &old.allocated.addresses {
@@ -182,7 +187,7 @@ fn keep(work: &mut Work<'_, '_>, claim: &mut Claim<'_>) -> Result<(), Rejection>
 }
 
 /// What documents ask for.
-fn ask(work: &mut Work<'_, '_>, claim: &mut Claim<'_>) -> Result<(), Rejection> {
+fn ask(work: &mut Work<'_, '_, '_>, claim: &mut Claim<'_>) -> Result<(), Rejection> {
     for &address in &claim.endpoint.addresses {
         if let Some(owner) = claim.owner(work, address) {
             let problem = format!("address {address} is that of endpoint '{owner}' in the same network");
@@ -210,7 +215,7 @@ fn ask(work: &mut Work<'_, '_>, claim: &mut Claim<'_>) -> Result<(), Rejection> 
 }
 
 /// The rest is chosen: what it had, where that is free; else the lowest.
-fn choose(work: &mut Work<'_, '_>, claim: &mut Claim<'_>) -> Result<(), Rejection> {
+fn choose(work: &mut Work<'_, '_, '_>, claim: &mut Claim<'_>) -> Result<(), Rejection> {
     for &address in claim.old.map_or(&[][..], |old| &old.allocated.addresses) {
         let taken = claim.owner(work, address).is_some() || balancer::at(work, claim.vni, address).is_some();
         if claim.leaves_open(address) && !taken {
@@ -257,16 +262,16 @@ impl Claim<'_> {
         fits && !self.has_family(address)
     }
 
-    fn owner(&self, work: &Work<'_, '_>, address: IpAddr) -> Option<Label> {
+    fn owner(&self, work: &Work<'_, '_, '_>, address: IpAddr) -> Option<Label> {
         work.view.get(ADDRESSES, &vni_key(self.vni, &address_bytes(address))).map(|name| label(&name))
     }
 
-    fn take_address(&mut self, work: &mut Work<'_, '_>, address: IpAddr) -> Result<(), Rejection> {
+    fn take_address(&mut self, work: &mut Work<'_, '_, '_>, address: IpAddr) -> Result<(), Rejection> {
         self.chosen.push(address);
         self.register(work, address)
     }
 
-    fn register(&self, work: &mut Work<'_, '_>, address: IpAddr) -> Result<(), Rejection> {
+    fn register(&self, work: &mut Work<'_, '_, '_>, address: IpAddr) -> Result<(), Rejection> {
         let limit = work.settings.addresses_max;
         work.count_up(Count::Addresses, b"", limit, || "addresses of all endpoints".to_string())?;
         if let Some(pool) = pool_of(self.vni, &self.subnet, address) {
@@ -276,13 +281,13 @@ impl Claim<'_> {
         work.view.put(ADDRESSES, &vni_key(self.vni, &address_bytes(address)), name)
     }
 
-    fn take_mac(&mut self, work: &mut Work<'_, '_>, mac: MacAddr) -> Result<(), Rejection> {
+    fn take_mac(&mut self, work: &mut Work<'_, '_, '_>, mac: MacAddr) -> Result<(), Rejection> {
         self.mac = Some(mac);
         work.view.put(MACS, &vni_key(self.vni, &mac.0), self.endpoint.name.as_str().as_bytes())
     }
 }
 
-fn store(work: &mut Work<'_, '_>, claim: Claim<'_>) -> Result<(), Rejection> {
+fn store(work: &mut Work<'_, '_, '_>, claim: Claim<'_>) -> Result<(), Rejection> {
     let Claim { id, endpoint, old, vni, mac, chosen, .. } = claim;
     let v4_first = |wanted: bool| chosen.iter().filter(move |address| address.is_ipv4() == wanted);
     let addresses: Vec<IpAddr> =
@@ -309,7 +314,7 @@ fn store(work: &mut Work<'_, '_>, claim: Claim<'_>) -> Result<(), Rejection> {
 }
 
 fn place(
-    work: &mut Work<'_, '_>,
+    work: &mut Work<'_, '_, '_>,
     id: &ResourceId,
     endpoint: &Endpoint,
     vni: Vni,
@@ -333,21 +338,21 @@ fn place(
     let key = vni_key(vni, of);
     let ports = work.view.get(NETWORK_HOSTS, &key).map_or(0, |bytes| read::<u64>(NETWORK_HOSTS, &bytes));
     work.view.put(NETWORK_HOSTS, &key, encode(&(ports + 1)))?;
-    work.marks.pairs.insert((host.clone(), vni));
+    work.own.broad.pairs.insert((host.clone(), vni));
     Ok(())
 }
 
 /// Marks what depends on an endpoint as it was or is.
-fn mark(work: &mut Work<'_, '_>, vni: Vni, endpoint: &Endpoint, addresses: &[IpAddr]) {
+fn mark(work: &mut Work<'_, '_, '_>, vni: Vni, endpoint: &Endpoint, addresses: &[IpAddr]) {
     if let Some(host) = &endpoint.host {
         work.marks.key(host, Key::Port { vni, endpoint: endpoint.name.clone() });
     }
-    work.marks.locations.extend(addresses.iter().map(|address| (vni, *address)));
-    work.marks.tagged(vni, &endpoint.tags, addresses);
+    work.own.broad.locations.extend(addresses.iter().map(|address| (vni, *address)));
+    work.own.broad.tagged(vni, &endpoint.tags, addresses);
     balancer::mark_member(work, vni, &endpoint.name);
 }
 
-fn subnet_of(work: &mut Work<'_, '_>, endpoint: &Endpoint) -> Option<Subnet> {
+fn subnet_of(work: &mut Work<'_, '_, '_>, endpoint: &Endpoint) -> Option<Subnet> {
     match &work.named(&endpoint.network, Kind::Subnet, &endpoint.subnet)?.resource {
         Resource::Subnet(subnet) => Some(subnet.clone()),
         _ => None,

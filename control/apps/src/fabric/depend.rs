@@ -1,10 +1,10 @@
 //! Dependencies: what each update of a plan waits for, and why (row C1). A dependency names a key
 //! at the version at which `desired` has it after this decision.
 
-use super::issued::Issued;
-use super::marks::{decode_key, desired_keys};
-use super::tables::{DESIRED, Family, desired_key, is_tombstone, name0, split_desired};
+use super::marks::desired_keys;
+use super::tables::{Family, is_tombstone, read_desired, split_desired};
 use super::work::Work;
+use crate::delta::Issued;
 use std::collections::BTreeMap;
 use std::net::IpAddr;
 use weir_model::entry::{LocationEntry, MEMBER_BUCKETS, PortEntry, Vni, member_bucket};
@@ -16,8 +16,8 @@ use weir_model::{Change, Dependency, Entry, Key, Label};
 /// What this decision does with the locations of an address: at whom, and whether it is deleted.
 type Moves = BTreeMap<(Vni, IpAddr), Vec<(Label, bool)>>;
 
-/// The dependencies of each update.
-pub(super) fn order(work: &mut Work<'_, '_>, issued: &[Issued]) -> Vec<Vec<Dependency>> {
+/// Adds the dependencies of each update.
+pub(super) fn order(work: &mut Work<'_, '_, '_>, issued: &[Issued], lists: &mut [Vec<Dependency>]) {
     let mut moves = Moves::new();
     for update in issued {
         if let Key::Location { vni, address } = update.key {
@@ -26,10 +26,20 @@ pub(super) fn order(work: &mut Work<'_, '_>, issued: &[Issued]) -> Vec<Vec<Depen
         }
     }
     let gateways = work.gateways();
-    issued.iter().map(|update| after(work, update, &moves, &gateways)).collect()
+    for (update, list) in issued.iter().zip(lists) {
+        list.extend(after(work, update, &moves, &gateways));
+    }
 }
 
-fn after(work: &mut Work<'_, '_>, update: &Issued, moves: &Moves, gateways: &[Label]) -> Vec<Dependency> {
+/// Addresses that a port had before.
+fn addresses_before(update: &Issued) -> Vec<IpAddr> {
+    match update.before.as_deref().map(|value| read_desired(value).1) {
+        Some(Some(Entry::Port(port))) => port.addresses,
+        _ => Vec::new(),
+    }
+}
+
+fn after(work: &mut Work<'_, '_, '_>, update: &Issued, moves: &Moves, gateways: &[Label]) -> Vec<Dependency> {
     let at = &update.target;
     let mut list = List { work, found: Vec::new() };
     match (&update.key, &update.change) {
@@ -73,16 +83,15 @@ fn after(work: &mut Work<'_, '_>, update: &Issued, moves: &Moves, gateways: &[La
     list.found
 }
 
-struct List<'l, 'v, 's> {
-    work: &'l mut Work<'v, 's>,
+struct List<'l, 'w, 'v, 's> {
+    work: &'l mut Work<'w, 'v, 's>,
     found: Vec<Dependency>,
 }
 
-impl List<'_, '_, '_> {
+impl List<'_, '_, '_, '_> {
     /// Waits for a key if the actuator shall have it, or shall have deleted it.
     fn add(&mut self, target: &Label, key: Key, reason: Reason) {
-        if let Some(value) = self.work.view.get(DESIRED, &desired_key(target, &key)) {
-            let version = split_desired(&value).0;
+        if let Some(version) = self.work.desired_version(target, &key) {
             self.found.push(Dependency { target: target.clone(), key, version, reason });
         }
     }
@@ -95,10 +104,8 @@ impl List<'_, '_, '_> {
             }
             return;
         }
-        let prefix = name0(at.as_str());
-        for (key, value) in self.work.view.scan(DESIRED, &prefix) {
+        for (key, value) in self.work.desired_under(at, b"") {
             let (version, tail) = split_desired(&value);
-            let key = decode_key(&key[prefix.len()..]);
             if key != Key::Gateways && !is_tombstone(tail) {
                 let reason = Reason::GatewayFilledBeforeUse;
                 self.found.push(Dependency { target: at.clone(), key, version, reason });
@@ -163,29 +170,32 @@ impl List<'_, '_, '_> {
     /// endpoint takes over is not waited for: two ports that swap addresses would wait for each
     /// other.
     fn dropped(&mut self, update: &Issued, vni: Vni, port: &PortEntry, moves: &Moves) {
-        for address in update.addresses_before.iter().filter(|address| !port.addresses.contains(address)) {
-            for (holder, _) in moves.get(&(vni, *address)).into_iter().flatten().filter(|(_, gone)| *gone) {
-                let key = Key::Location { vni, address: *address };
+        for address in addresses_before(update) {
+            if port.addresses.contains(&address) {
+                continue;
+            }
+            for (holder, _) in moves.get(&(vni, address)).into_iter().flatten().filter(|(_, gone)| *gone) {
+                let key = Key::Location { vni, address };
                 self.add(holder, key, Reason::LocationGoneBeforePort);
             }
         }
     }
 
     fn gone(&mut self, update: &Issued, vni: Vni, moves: &Moves, gateways: &[Label]) {
-        for address in &update.addresses_before {
-            let moved = moves.get(&(vni, *address)).into_iter().flatten().map(|(holder, _)| holder);
+        for address in addresses_before(update) {
+            let moved = moves.get(&(vni, address)).into_iter().flatten().map(|(holder, _)| holder);
             let mut holders: Vec<&Label> = gateways.iter().chain(moved).collect();
             holders.sort();
             holders.dedup();
             for holder in holders {
-                let key = Key::Location { vni, address: *address };
+                let key = Key::Location { vni, address };
                 self.add(holder, key, Reason::LocationGoneBeforePort);
             }
         }
     }
 
     fn location(&mut self, at: &Label, vni: Vni, location: &LocationEntry) {
-        if self.work.fresh.as_ref() != Some(at) {
+        if self.work.own.fresh.as_ref() != Some(at) {
             let key = Key::Port { vni, endpoint: location.endpoint.clone() };
             self.add(&location.host, key, Reason::PortBeforeLocation);
         }

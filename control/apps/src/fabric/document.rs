@@ -1,7 +1,7 @@
 //! Documents: the JSON of a [`Resource`] that a change wants.
 
 use super::DOCUMENT_BYTES_MAX;
-use super::work::wrong_field;
+use crate::delta::wrong_field;
 use weir_model::resource::{FieldError, Resource, ResourceId};
 use weir_store::Rejection;
 

@@ -5,7 +5,7 @@ use super::marks::offload_key;
 use super::tables::Stored;
 use super::tables::{
     ACTUATORS, ADDRESSES, NETWORK_HOSTS, OFFLOADS, PREFIX_ROUTES, Parts, SOUGHT, TAG_USERS, TAGGED,
-    address_bytes, joined, label, prefix_bytes, vni_key, vni_name0,
+    address_bytes, joined, label, prefix_bytes, read_desired, vni_key, vni_name0,
 };
 use super::work::Work;
 use super::{balancer, domains, learned, switches};
@@ -22,7 +22,7 @@ use weir_model::resource::{Action, Endpoint, FirewallRule, Kind, NextHop, Resour
 use weir_model::{Entry, Key, Label, Version};
 use weir_store::Rejection;
 
-impl Work<'_, '_> {
+impl Work<'_, '_, '_> {
     /// The entry of a key, wherever it shall be; `None` when it shall be nowhere. A port's
     /// `policy_min` is zero here.
     ///
@@ -39,8 +39,6 @@ impl Work<'_, '_> {
             Key::Route { vni, prefix } => self.route_entry(*vni, *prefix).map(Entry::Route),
             Key::Port { vni, endpoint } => self.port_entry(*vni, endpoint).map(Entry::Port),
             Key::Location { vni, address } => self.location_entry(*vni, *address).map(Entry::Location),
-            Key::Repair { host, cgroup } => self.repair_entry(host, cgroup).map(Entry::Repair),
-            Key::FileWall { host, wall } => self.policy_set(host, wall).map(Entry::FileWall),
             Key::Sought { vni, address } => {
                 self.has(SOUGHT, &vni_key(*vni, &address_bytes(*address))).then_some(Entry::Sought)
             }
@@ -55,10 +53,12 @@ impl Work<'_, '_> {
                 (!addresses.is_empty()).then_some(Entry::Switches(addresses))
             }
             Key::Underlays => Some(Entry::Underlays(switches::underlays(self))),
-            // Each actuator has its own: see the compiler of entries.
-            Key::Plane { .. } => Some(Entry::Plane(Vec::new())),
-            // No switch has the one; the other follows the group's key, not resources.
-            Key::Statement { .. } | Key::Controllers => None,
+            // Not a network's: see `owns`.
+            Key::Repair { .. }
+            | Key::FileWall { .. }
+            | Key::Plane { .. }
+            | Key::Statement { .. }
+            | Key::Controllers => None,
         })
     }
 
@@ -67,10 +67,15 @@ impl Work<'_, '_> {
         let Some(role) = self.member(actuator).map(|member| member.facts.role) else { return false };
         match (role, key) {
             (_, Key::Gateways) => true,
-            (_, Key::Statement { .. } | Key::Controllers) => false,
             (_, Key::Switches { .. } | Key::Underlays) => switches::reads(self, actuator),
-            (_, Key::Plane { plane, name }) => self.plane_entry(actuator, plane, name).is_some(),
-            (_, Key::Repair { host, .. } | Key::FileWall { host, .. }) => host == actuator,
+            (
+                _,
+                Key::Repair { .. }
+                | Key::FileWall { .. }
+                | Key::Plane { .. }
+                | Key::Statement { .. }
+                | Key::Controllers,
+            ) => false,
             (Role::Gateway, Key::Network { .. } | Key::Route { .. } | Key::Location { .. }) => true,
             (
                 Role::Gateway,
@@ -113,6 +118,38 @@ impl Work<'_, '_> {
                     && self.has(OFFLOADS, &offload_key(*vni, *address, actuator))
             }
         }
+    }
+
+    /// What an actuator has of its own of a key that it holds.
+    pub(super) fn own_entry(
+        &mut self,
+        actuator: &Label,
+        key: &Key,
+        entry: &Entry,
+        before: Option<&[u8]>,
+    ) -> Option<Entry> {
+        match (key, entry) {
+            (Key::Gateways, _) if self.member_as(actuator, Role::Gateway).is_some() => {
+                Some(Entry::Gateways(Vec::new()))
+            }
+            (Key::Port { vni, .. }, Entry::Port(port)) => {
+                let policy_min = self.policy_min(actuator, *vni, port, before);
+                Some(Entry::Port(PortEntry { policy_min, ..port.clone() }))
+            }
+            _ => None,
+        }
+    }
+
+    /// A port waits for the policy that is desired when the port is decided. A later policy does not
+    /// change the port: so the old bound stays while nothing else of the port changes.
+    fn policy_min(&self, host: &Label, vni: Vni, port: &PortEntry, before: Option<&[u8]>) -> Version {
+        if let Some(Entry::Port(mut before)) = before.and_then(|before| read_desired(before).1) {
+            let bound = std::mem::replace(&mut before.policy_min, Version::ZERO);
+            if before == *port {
+                return bound;
+            }
+        }
+        self.desired_version(host, &Key::Policy { vni }).unwrap_or(Version::ZERO)
     }
 
     /// Whether a network has an endpoint on a host.

@@ -10,7 +10,8 @@ use super::tables::{
     Allocated, PREFIX_ROUTES, RESOURCES, ROUTE_USERS, SUBNET_USERS, Stored, TAG_USERS, VNIS, joined, label,
     prefix_bytes, vni_key, vni_name0, vni_name0_name,
 };
-use super::work::{Count, Work, reference, wrong_field};
+use super::work::{Count, Work};
+use crate::delta::{reference, wrong_field};
 use ipnet::IpNet;
 use std::collections::BTreeMap;
 use weir_base::codec::encode;
@@ -23,7 +24,7 @@ use weir_model::{Key, Label, Version};
 use weir_store::Rejection;
 
 /// Decides on a transaction: everything is let go of before anything is claimed.
-pub(super) fn change(work: &mut Work<'_, '_>, transaction: &Transaction) -> Result<(), Rejection> {
+pub(super) fn change(work: &mut Work<'_, '_, '_>, transaction: &Transaction) -> Result<(), Rejection> {
     let changes = read_changes(work, transaction)?;
     for change in &changes {
         release(work, change)?;
@@ -70,7 +71,7 @@ pub(super) fn change(work: &mut Work<'_, '_>, transaction: &Transaction) -> Resu
 }
 
 /// The mutations that change something, in order of kinds and names.
-fn read_changes(work: &mut Work<'_, '_>, transaction: &Transaction) -> Result<Vec<Change>, Rejection> {
+fn read_changes(work: &mut Work<'_, '_, '_>, transaction: &Transaction) -> Result<Vec<Change>, Rejection> {
     let count = transaction.mutations.len();
     if count > MUTATIONS_MAX {
         return Err(Rejection::limit("mutations of a transaction", count, MUTATIONS_MAX));
@@ -113,7 +114,7 @@ fn read_mutation(mutation: &Mutation) -> Result<Option<Resource>, Rejection> {
     }
 }
 
-fn check_expected(work: &mut Work<'_, '_>, mutation: &Mutation) -> Result<(), Rejection> {
+fn check_expected(work: &mut Work<'_, '_, '_>, mutation: &Mutation) -> Result<(), Rejection> {
     let Some(expected) = mutation.expected else { return Ok(()) };
     let found = work.stored(&mutation.id).map_or(Version::ZERO, |stored| stored.version);
     if found == expected {
@@ -123,13 +124,13 @@ fn check_expected(work: &mut Work<'_, '_>, mutation: &Mutation) -> Result<(), Re
 }
 
 /// Takes the old resource out of the indices.
-fn release(work: &mut Work<'_, '_>, change: &Change) -> Result<(), Rejection> {
+fn release(work: &mut Work<'_, '_, '_>, change: &Change) -> Result<(), Rejection> {
     let (Some(old), Some(network)) = (&change.old, &change.id.network) else { return Ok(()) };
     let Some(vni) = work.vni(network) else { unreachable!("{} has no network", change.id) };
     match &old.resource {
         Resource::Network(_) => {}
         Resource::Subnet(subnet) => {
-            work.marks.networks.insert(Key::Network { vni });
+            work.own.broad.networks.insert(Key::Network { vni });
             domains::share(work, vni, subnet, false)?;
             work.count_down(Count::Subnets, &vni_key(vni, b""))?;
         }
@@ -140,7 +141,7 @@ fn release(work: &mut Work<'_, '_>, change: &Change) -> Result<(), Rejection> {
             if let NextHop::Endpoint(endpoint) = &route.next_hop {
                 work.view.delete(ROUTE_USERS, &vni_name0_name(vni, endpoint, &route.name));
             }
-            work.marks.networks.insert(Key::Route { vni, prefix: route.prefix });
+            work.own.broad.networks.insert(Key::Route { vni, prefix: route.prefix });
             work.count_down(Count::Routes, &vni_key(vni, b""))?;
         }
         Resource::FirewallRule(rule) => {
@@ -152,7 +153,7 @@ fn release(work: &mut Work<'_, '_>, change: &Change) -> Result<(), Rejection> {
                     count_tag_down(work, vni, tag)?;
                 }
             }
-            work.marks.networks.insert(Key::Policy { vni });
+            work.own.broad.networks.insert(Key::Policy { vni });
             work.count_down(Count::Rules, &vni_key(vni, b""))?;
         }
         Resource::Balancer(before) => balancer::release(work, vni, before, change.new.is_none())?,
@@ -167,7 +168,7 @@ fn peer_tags(rule: &FirewallRule) -> impl Iterator<Item = &Label> {
     })
 }
 
-fn put_network(work: &mut Work<'_, '_>, change: &Change, network: &Network) -> Result<(), Rejection> {
+fn put_network(work: &mut Work<'_, '_, '_>, change: &Change, network: &Network) -> Result<(), Rejection> {
     let vni = match change.old.as_ref().and_then(|old| old.allocated.vni) {
         Some(vni) if network.vni.is_some_and(|asked| asked != vni) => {
             let allowed = format!("{vni}, which it has: it never changes");
@@ -177,7 +178,7 @@ fn put_network(work: &mut Work<'_, '_>, change: &Change, network: &Network) -> R
         Some(vni) => vni,
         None => new_vni(work, &change.id, network)?,
     };
-    work.marks.networks.insert(Key::Network { vni });
+    work.own.broad.networks.insert(Key::Network { vni });
     if let Some(Resource::Network(old)) = change.old_resource()
         && old.forwarding != network.forwarding
         && work.count(Count::Endpoints, &vni_key(vni, b"")) > 0
@@ -189,13 +190,13 @@ fn put_network(work: &mut Work<'_, '_>, change: &Change, network: &Network) -> R
     if let Some(Resource::Network(old)) = change.old_resource()
         && (old.ingress, old.egress) != (network.ingress, network.egress)
     {
-        work.marks.networks.insert(Key::Policy { vni });
+        work.own.broad.networks.insert(Key::Policy { vni });
     }
     put(work, change, Allocated { vni: Some(vni), ..Allocated::default() })
 }
 
 /// What was learned of an endpoint is void when it is gone, is placed elsewhere or has another Ethernet address.
-fn forget_learned(work: &mut Work<'_, '_>, change: &Change) -> Result<(), Rejection> {
+fn forget_learned(work: &mut Work<'_, '_, '_>, change: &Change) -> Result<(), Rejection> {
     let (Some(old), Some(network)) = (&change.old, &change.id.network) else { return Ok(()) };
     let Resource::Endpoint(before) = &old.resource else { return Ok(()) };
     let Some(vni) = work.vni(network) else { return Ok(()) };
@@ -213,7 +214,7 @@ fn forget_learned(work: &mut Work<'_, '_>, change: &Change) -> Result<(), Reject
     if gone || moved || readdressed { learned::forget(work, vni, old, gone) } else { Ok(()) }
 }
 
-fn new_vni(work: &mut Work<'_, '_>, id: &ResourceId, network: &Network) -> Result<Vni, Rejection> {
+fn new_vni(work: &mut Work<'_, '_, '_>, id: &ResourceId, network: &Network) -> Result<Vni, Rejection> {
     let name = &network.name;
     let limit = work.settings.networks_max.min(VNI_MAX as usize);
     work.count_up(Count::Networks, b"", limit, || "networks".to_string())?;
@@ -237,17 +238,17 @@ fn new_vni(work: &mut Work<'_, '_>, id: &ResourceId, network: &Network) -> Resul
     Ok(vni)
 }
 
-fn delete_network(work: &mut Work<'_, '_>, change: &Change) -> Result<(), Rejection> {
+fn delete_network(work: &mut Work<'_, '_, '_>, change: &Change) -> Result<(), Rejection> {
     let Some(vni) = work.vni(&change.id.name) else { unreachable!("{} has no VNI", change.id) };
     work.view.delete(VNIS, &vni_key(vni, b""));
     learned::forget_network(work, vni)?;
     work.count_down(Count::Networks, b"")?;
-    work.marks.networks.insert(Key::Network { vni });
+    work.own.broad.networks.insert(Key::Network { vni });
     work.delete_stored(&change.id);
     Ok(())
 }
 
-fn check_network(work: &mut Work<'_, '_>, id: &ResourceId) -> Result<(), Rejection> {
+fn check_network(work: &mut Work<'_, '_, '_>, id: &ResourceId) -> Result<(), Rejection> {
     let Some(network) = &id.network else { return Ok(()) };
     if work.named(network, Kind::Network, network).is_some() {
         return Ok(());
@@ -257,32 +258,32 @@ fn check_network(work: &mut Work<'_, '_>, id: &ResourceId) -> Result<(), Rejecti
 }
 
 /// Stores the new resource as it was asked for.
-fn put(work: &mut Work<'_, '_>, change: &Change, allocated: Allocated) -> Result<(), Rejection> {
+fn put(work: &mut Work<'_, '_, '_>, change: &Change, allocated: Allocated) -> Result<(), Rejection> {
     let Some(resource) = change.new.clone() else { return Ok(()) };
     let version = work.version;
     let created = change.old.as_ref().map_or(version, |old| old.created);
     work.put_stored(Stored { resource, version, created, allocated })
 }
 
-fn network_of(work: &mut Work<'_, '_>, name: &Label) -> Vni {
+fn network_of(work: &mut Work<'_, '_, '_>, name: &Label) -> Vni {
     match work.vni(name) {
         Some(vni) => vni,
         None => unreachable!("network {name} was checked"),
     }
 }
 
-fn put_subnet(work: &mut Work<'_, '_>, change: &Change, subnet: &Subnet) -> Result<(), Rejection> {
+fn put_subnet(work: &mut Work<'_, '_, '_>, change: &Change, subnet: &Subnet) -> Result<(), Rejection> {
     let vni = network_of(work, &subnet.network);
     let limit = work.settings.subnets_per_network_max;
     work.count_up(Count::Subnets, &vni_key(vni, b""), limit, || {
         format!("subnets of network {}", subnet.network)
     })?;
-    work.marks.networks.insert(Key::Network { vni });
+    work.own.broad.networks.insert(Key::Network { vni });
     domains::share(work, vni, subnet, true)?;
     put(work, change, Allocated::default())
 }
 
-fn put_route(work: &mut Work<'_, '_>, change: &Change, route: &Route) -> Result<(), Rejection> {
+fn put_route(work: &mut Work<'_, '_, '_>, change: &Change, route: &Route) -> Result<(), Rejection> {
     let vni = network_of(work, &route.network);
     let limit = work.settings.routes_per_network_max;
     work.count_up(Count::Routes, &vni_key(vni, b""), limit, || {
@@ -294,12 +295,12 @@ fn put_route(work: &mut Work<'_, '_>, change: &Change, route: &Route) -> Result<
         work.flag(ROUTE_USERS, &vni_name0_name(vni, endpoint, &route.name))?;
         check_hop(work, &change.id, route, endpoint)?;
     }
-    work.marks.networks.insert(Key::Route { vni, prefix: route.prefix });
+    work.own.broad.networks.insert(Key::Route { vni, prefix: route.prefix });
     put(work, change, Allocated::default())
 }
 
 fn check_hop(
-    work: &mut Work<'_, '_>,
+    work: &mut Work<'_, '_, '_>,
     id: &ResourceId,
     route: &Route,
     endpoint: &Label,
@@ -321,7 +322,7 @@ fn check_hop(
     }
 }
 
-fn put_rule(work: &mut Work<'_, '_>, change: &Change, rule: &FirewallRule) -> Result<(), Rejection> {
+fn put_rule(work: &mut Work<'_, '_, '_>, change: &Change, rule: &FirewallRule) -> Result<(), Rejection> {
     let vni = network_of(work, &rule.network);
     let limit = work.settings.rules_per_network_max;
     work.count_up(Count::Rules, &vni_key(vni, b""), limit, || {
@@ -334,11 +335,11 @@ fn put_rule(work: &mut Work<'_, '_>, change: &Change, rule: &FirewallRule) -> Re
             count_tag_up(work, vni, tag, &rule.network)?;
         }
     }
-    work.marks.networks.insert(Key::Policy { vni });
+    work.own.broad.networks.insert(Key::Policy { vni });
     put(work, change, Allocated::default())
 }
 
-fn put_balancer(work: &mut Work<'_, '_>, change: &Change, wanted: &Balancer) -> Result<(), Rejection> {
+fn put_balancer(work: &mut Work<'_, '_, '_>, change: &Change, wanted: &Balancer) -> Result<(), Rejection> {
     let vni = network_of(work, &wanted.network);
     let limit = work.settings.balancers_per_network_max;
     work.count_up(Count::Balancers, &vni_key(vni, b""), limit, || {
@@ -353,7 +354,7 @@ fn put_balancer(work: &mut Work<'_, '_>, change: &Change, wanted: &Balancer) -> 
 }
 
 /// The turns of a client that is gone, or has moved, or has other addresses are void.
-fn forget_turns(work: &mut Work<'_, '_>, change: &Change) -> Result<(), Rejection> {
+fn forget_turns(work: &mut Work<'_, '_, '_>, change: &Change) -> Result<(), Rejection> {
     let (Some(old), Some(network)) = (&change.old, &change.id.network) else { return Ok(()) };
     let Resource::Endpoint(before) = &old.resource else { return Ok(()) };
     let Some(vni) = work.vni(network) else { return Ok(()) };
@@ -371,7 +372,12 @@ fn forget_turns(work: &mut Work<'_, '_>, change: &Change) -> Result<(), Rejectio
 }
 
 /// The rules that use each tag are counted, and the tags that are used.
-fn count_tag_up(work: &mut Work<'_, '_>, vni: Vni, tag: &Label, network: &Label) -> Result<(), Rejection> {
+fn count_tag_up(
+    work: &mut Work<'_, '_, '_>,
+    vni: Vni,
+    tag: &Label,
+    network: &Label,
+) -> Result<(), Rejection> {
     let of = vni_name0(vni, tag);
     if work.count(Count::TagRules, &of) == 0 {
         let limit = work.settings.rule_tags_per_network_max;
@@ -379,22 +385,22 @@ fn count_tag_up(work: &mut Work<'_, '_>, vni: Vni, tag: &Label, network: &Label)
             format!("tags that the rules of network {network} select by")
         })?;
     }
-    work.marks.tags.insert((vni, tag.clone()));
+    work.own.broad.tags.insert((vni, tag.clone()));
     work.count_up(Count::TagRules, &of, usize::MAX, String::new)
 }
 
-fn count_tag_down(work: &mut Work<'_, '_>, vni: Vni, tag: &Label) -> Result<(), Rejection> {
+fn count_tag_down(work: &mut Work<'_, '_, '_>, vni: Vni, tag: &Label) -> Result<(), Rejection> {
     let of = vni_name0(vni, tag);
     work.count_down(Count::TagRules, &of)?;
     if work.count(Count::TagRules, &of) == 0 {
         work.count_down(Count::RuleTags, &vni_key(vni, b""))?;
     }
-    work.marks.tags.insert((vni, tag.clone()));
+    work.own.broad.tags.insert((vni, tag.clone()));
     Ok(())
 }
 
 /// What others still need must not go, or change under them.
-fn check_users(work: &mut Work<'_, '_>, change: &Change) -> Result<(), Rejection> {
+fn check_users(work: &mut Work<'_, '_, '_>, change: &Change) -> Result<(), Rejection> {
     let Some(old) = change.old_resource() else { return Ok(()) };
     let Some(vni) = work.vni(change.id.network.as_ref().unwrap_or(&change.id.name)) else { return Ok(()) };
     match old {
@@ -411,7 +417,7 @@ fn check_users(work: &mut Work<'_, '_>, change: &Change) -> Result<(), Rejection
     }
 }
 
-fn check_network_unused(work: &mut Work<'_, '_>, id: &ResourceId, vni: Vni) -> Result<(), Rejection> {
+fn check_network_unused(work: &mut Work<'_, '_, '_>, id: &ResourceId, vni: Vni) -> Result<(), Rejection> {
     let of = vni_key(vni, b"");
     let kinds = [
         (Count::Endpoints, Kind::Endpoint),
@@ -432,7 +438,7 @@ fn check_network_unused(work: &mut Work<'_, '_>, id: &ResourceId, vni: Vni) -> R
 
 /// A subnet whose prefix changes has no user but those that the transaction says something of: the pool of its addresses counts from the
 /// prefix, so what stays there would stand for another address. Asked before anybody claims one.
-fn check_prefix_free(work: &mut Work<'_, '_>, change: &Change) -> Result<(), Rejection> {
+fn check_prefix_free(work: &mut Work<'_, '_, '_>, change: &Change) -> Result<(), Rejection> {
     let (Some(Resource::Subnet(before)), Some(Resource::Subnet(after))) =
         (change.old_resource(), &change.new)
     else {
@@ -464,7 +470,7 @@ fn used_by(user: &Label) -> String {
 }
 
 fn check_subnet_users(
-    work: &mut Work<'_, '_>,
+    work: &mut Work<'_, '_, '_>,
     change: &Change,
     before: &Subnet,
     vni: Vni,
@@ -504,7 +510,7 @@ fn check_subnet_users(
     }
 }
 
-fn mark_port(work: &mut Work<'_, '_>, network: &Label, vni: Vni, name: &Label) {
+fn mark_port(work: &mut Work<'_, '_, '_>, network: &Label, vni: Vni, name: &Label) {
     let Some(stored) = work.named(network, Kind::Endpoint, name) else { return };
     if let Resource::Endpoint(endpoint) = &stored.resource
         && let Some(host) = &endpoint.host
@@ -515,7 +521,7 @@ fn mark_port(work: &mut Work<'_, '_>, network: &Label, vni: Vni, name: &Label) {
 
 /// A route whose next hop changed or is gone.
 fn recheck_route(
-    work: &mut Work<'_, '_>,
+    work: &mut Work<'_, '_, '_>,
     endpoint: &ResourceId,
     network: &Label,
     name: &Label,
@@ -523,7 +529,7 @@ fn recheck_route(
     let Some(stored) = work.named(network, Kind::Route, name) else { return Ok(()) };
     let Resource::Route(route) = &stored.resource else { return Ok(()) };
     let vni = network_of(work, network);
-    work.marks.networks.insert(Key::Route { vni, prefix: route.prefix });
+    work.own.broad.networks.insert(Key::Route { vni, prefix: route.prefix });
     if work.stored(endpoint).is_none() {
         let problem = format!("{} leads to it: delete that first", route_id(route));
         return Err(reference(endpoint, problem));
@@ -536,7 +542,7 @@ fn route_id(route: &Route) -> ResourceId {
 }
 
 /// Subnets of one network must not overlap.
-fn check_overlaps(work: &mut Work<'_, '_>, changes: &[Change]) -> Result<(), Rejection> {
+fn check_overlaps(work: &mut Work<'_, '_, '_>, changes: &[Change]) -> Result<(), Rejection> {
     let mut last = None;
     for change in changes.iter().filter(|c| c.id.kind == Kind::Subnet && c.new.is_some()) {
         let Some(network) = &change.id.network else { continue };
@@ -565,7 +571,7 @@ fn check_overlaps(work: &mut Work<'_, '_>, changes: &[Change]) -> Result<(), Rej
 }
 
 /// The policy of each network whose rules changed must fit in one entry.
-fn check_policies(work: &mut Work<'_, '_>, changes: &[Change]) -> Result<(), Rejection> {
+fn check_policies(work: &mut Work<'_, '_, '_>, changes: &[Change]) -> Result<(), Rejection> {
     let mut last = None;
     for change in changes.iter().filter(|c| c.id.kind == Kind::FirewallRule && c.new.is_some()) {
         let Some(network) = &change.id.network else { continue };

@@ -32,7 +32,8 @@ use super::tables::{
     DEVICE_ADDRESSES, DEVICE_COUNTERS, DEVICE_FIRST, DEVICE_MACS, DEVICES_SEEN, LEARNED, OFFLOADS, PLACES,
     Parts, SOUGHT, Stored, WAITING, address_bytes, joined, read, vni_key,
 };
-use super::work::{Count, Work, reference};
+use super::work::{Count, Work};
+use crate::delta::reference;
 use crate::flows::beside::Part;
 use crate::flows::{PacketIn as Packet, devices, learning};
 use std::net::IpAddr;
@@ -64,7 +65,11 @@ struct Sender {
 }
 
 /// Decides on a report. Its packets are all the host's own to tell, or nothing of it is believed.
-pub(super) fn hear(work: &mut Work<'_, '_>, report: &PacketInReport, now_ms: u64) -> Result<(), Rejection> {
+pub(super) fn hear(
+    work: &mut Work<'_, '_, '_>,
+    report: &PacketInReport,
+    now_ms: u64,
+) -> Result<(), Rejection> {
     let (host, vni) = (&report.actuator, report.vni);
     let wrong = |problem: &str| Err(reference(format!("packets of network {vni} from {host}"), problem));
     if work.member_as(host, Role::Host).is_none() {
@@ -107,7 +112,7 @@ pub(super) fn hear(work: &mut Work<'_, '_>, report: &PacketInReport, now_ms: u64
 }
 
 /// Whether the network of an identifier is learned.
-pub(super) fn is_learned(work: &mut Work<'_, '_>, vni: Vni) -> bool {
+pub(super) fn is_learned(work: &mut Work<'_, '_, '_>, vni: Vni) -> bool {
     let Some(name) = work.network_name(vni) else { return false };
     let stored = work.named(&name, Kind::Network, &name);
     stored.is_some_and(|stored| {
@@ -115,7 +120,7 @@ pub(super) fn is_learned(work: &mut Work<'_, '_>, vni: Vni) -> bool {
     })
 }
 
-fn sender(work: &mut Work<'_, '_>, host: &Label, vni: Vni, packet: &PacketIn) -> Option<Sender> {
+fn sender(work: &mut Work<'_, '_, '_>, host: &Label, vni: Vni, packet: &PacketIn) -> Option<Sender> {
     let stored = work.endpoint(vni, &packet.endpoint)?;
     let Resource::Endpoint(endpoint) = &stored.resource else { return None };
     let mac = stored.allocated.mac?;
@@ -127,7 +132,7 @@ fn sender(work: &mut Work<'_, '_>, host: &Label, vni: Vni, packet: &PacketIn) ->
 
 /// Runs one of the apps on the network's part of its tables.
 fn app<'w, 's>(
-    work: &'w mut Work<'_, 's>,
+    work: &'w mut Work<'_, '_, 's>,
     tables: &'static [(&'static str, TableName)],
     prefix: Vec<u8>,
 ) -> Part<'w, 's> {
@@ -139,7 +144,7 @@ fn broken(aborted: Aborted) -> Rejection {
 }
 
 /// Number of a host, as the learning switch knows it: never another's.
-fn place_of(work: &mut Work<'_, '_>, host: &Label) -> Result<u32, Rejection> {
+fn place_of(work: &mut Work<'_, '_, '_>, host: &Label) -> Result<u32, Rejection> {
     let name = joined(vec![0], host.as_str().as_bytes());
     if let Some(bytes) = work.view.get(PLACES, &name) {
         return Ok(read(PLACES, &bytes));
@@ -153,7 +158,7 @@ fn place_of(work: &mut Work<'_, '_>, host: &Label) -> Result<u32, Rejection> {
 }
 
 /// A host is gone: whatever was learned to be there is nowhere.
-pub(super) fn forget_host(work: &mut Work<'_, '_>, host: &Label) {
+pub(super) fn forget_host(work: &mut Work<'_, '_, '_>, host: &Label) {
     let name = joined(vec![0], host.as_str().as_bytes());
     if let Some(bytes) = work.view.get(PLACES, &name) {
         let place: u32 = read(PLACES, &bytes);
@@ -163,7 +168,7 @@ pub(super) fn forget_host(work: &mut Work<'_, '_>, host: &Label) {
 }
 
 /// Where an endpoint of a learned network was heard, if that is where it is placed.
-pub(super) fn is_heard(work: &mut Work<'_, '_>, vni: Vni, mac: MacAddr, host: &Label) -> bool {
+pub(super) fn is_heard(work: &mut Work<'_, '_, '_>, vni: Vni, mac: MacAddr, host: &Label) -> bool {
     let place = learning::known(&mut app(work, LEARNING, Vec::new()), u64::from(vni.0), mac);
     let Ok(Some(place)) = place else { return false };
     let found = work.view.get(PLACES, &joined(vec![1], &place.to_be_bytes()));
@@ -171,7 +176,7 @@ pub(super) fn is_heard(work: &mut Work<'_, '_>, vni: Vni, mac: MacAddr, host: &L
 }
 
 fn learn(
-    work: &mut Work<'_, '_>,
+    work: &mut Work<'_, '_, '_>,
     (host, place): (&Label, u32),
     vni: Vni,
     (packet, sender): (&PacketIn, &Sender),
@@ -198,7 +203,7 @@ fn learn(
         return Ok(());
     }
     for &address in &sender.addresses {
-        work.marks.locations.insert((vni, address));
+        work.own.broad.locations.insert((vni, address));
         end_search(work, vni, address, host);
         let prefix = vni_key(vni, &address_bytes(address));
         for (key, _) in work.view.scan(WAITING, &prefix) {
@@ -210,14 +215,14 @@ fn learn(
     Ok(())
 }
 
-fn mac_of(work: &mut Work<'_, '_>, vni: Vni, address: IpAddr) -> Option<MacAddr> {
+fn mac_of(work: &mut Work<'_, '_, '_>, vni: Vni, address: IpAddr) -> Option<MacAddr> {
     let owner = work.address_owner(vni, address)?;
     work.endpoint(vni, &owner)?.allocated.mac
 }
 
 /// A host asked where an address is.
 fn answer(
-    work: &mut Work<'_, '_>,
+    work: &mut Work<'_, '_, '_>,
     host: &Label,
     vni: Vni,
     address: IpAddr,
@@ -251,7 +256,7 @@ fn answer(
 
 /// Lets a host have a location, until it does not use it any more.
 fn give(
-    work: &mut Work<'_, '_>,
+    work: &mut Work<'_, '_, '_>,
     host: &Label,
     vni: Vni,
     address: IpAddr,
@@ -265,7 +270,7 @@ fn give(
     Ok(())
 }
 
-fn end_search(work: &mut Work<'_, '_>, vni: Vni, address: IpAddr, host: &Label) {
+fn end_search(work: &mut Work<'_, '_, '_>, vni: Vni, address: IpAddr, host: &Label) {
     let cell = vni_key(vni, &address_bytes(address));
     if work.has(SOUGHT, &cell) {
         work.view.delete(SOUGHT, &cell);
@@ -273,13 +278,13 @@ fn end_search(work: &mut Work<'_, '_>, vni: Vni, address: IpAddr, host: &Label) 
     }
 }
 
-fn stop_waiting(work: &mut Work<'_, '_>, vni: Vni, key: &[u8]) -> Result<(), Rejection> {
+fn stop_waiting(work: &mut Work<'_, '_, '_>, vni: Vni, key: &[u8]) -> Result<(), Rejection> {
     work.view.delete(WAITING, key);
     work.count_down(Count::Waiting, &vni_key(vni, b""))
 }
 
 /// Forgets who waited too long, and stops to look for what nobody waits for.
-fn sweep(work: &mut Work<'_, '_>, vni: Vni, now_ms: u64) -> Result<(), Rejection> {
+fn sweep(work: &mut Work<'_, '_, '_>, vni: Vni, now_ms: u64) -> Result<(), Rejection> {
     let last = vni_key(vni, b"");
     let swept = work.view.get(PLACES, &joined(vec![3], &last)).map_or(0, |bytes| read(PLACES, &bytes));
     if now_ms.saturating_sub(swept) < SWEEP_MS {
@@ -309,7 +314,12 @@ fn sweep(work: &mut Work<'_, '_>, vni: Vni, now_ms: u64) -> Result<(), Rejection
 
 /// An endpoint is gone, or is placed elsewhere, or has another Ethernet address: what was learned of it is void. Its
 /// device is forgotten when `gone`.
-pub(super) fn forget(work: &mut Work<'_, '_>, vni: Vni, old: &Stored, gone: bool) -> Result<(), Rejection> {
+pub(super) fn forget(
+    work: &mut Work<'_, '_, '_>,
+    vni: Vni,
+    old: &Stored,
+    gone: bool,
+) -> Result<(), Rejection> {
     let Resource::Endpoint(endpoint) = &old.resource else { return Ok(()) };
     let Some(mac) = old.allocated.mac else { return Ok(()) };
     learning::forget(&mut app(work, LEARNING, Vec::new()), u64::from(vni.0), mac).map_err(broken)?;
@@ -318,7 +328,7 @@ pub(super) fn forget(work: &mut Work<'_, '_>, vni: Vni, old: &Stored, gone: bool
         work.view.delete(DEVICE_FIRST, &vni_key(vni, &mac.0));
     }
     for &address in &old.allocated.addresses {
-        work.marks.locations.insert((vni, address));
+        work.own.broad.locations.insert((vni, address));
         if let Some(host) = &endpoint.host {
             end_search(work, vni, address, host);
         }
@@ -333,7 +343,7 @@ pub(super) fn forget(work: &mut Work<'_, '_>, vni: Vni, old: &Stored, gone: bool
 }
 
 /// A network is gone: so is what was only of it.
-pub(super) fn forget_network(work: &mut Work<'_, '_>, vni: Vni) -> Result<(), Rejection> {
+pub(super) fn forget_network(work: &mut Work<'_, '_, '_>, vni: Vni) -> Result<(), Rejection> {
     let prefix = vni_key(vni, b"");
     for (key, _) in work.view.scan(WAITING, &prefix) {
         stop_waiting(work, vni, &key)?;

@@ -1,46 +1,18 @@
-//! Marks: which keys a change may concern, and at which actuators. A mark costs a comparison, no
-//! update: only what differs from `desired` is issued.
+//! Marks of networks: which keys a change may concern, and at which actuators. Some are of many keys or many actuators
+//! ([`super::broad`]); here they become those of the engine.
 
 use super::tables::{
-    DESIRED, Family, NETWORK_HOSTS, OFFLOADS, PREFIX_ROUTES, Parts, TAG_USERS, TAGGED, VIRTUALS,
-    address_bytes, desired_prefix, joined, label, name0, vni_key, vni_name0,
+    Family, NETWORK_HOSTS, OFFLOADS, PREFIX_ROUTES, Parts, TAG_USERS, TAGGED, VIRTUALS, address_bytes,
+    family_prefix, joined, label, vni_key, vni_name0,
 };
 use super::work::Work;
+use crate::delta::who_speak;
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 use std::rc::Rc;
-use weir_base::codec::decode;
-use weir_model::entry::{Vni, member_bucket};
+use weir_model::entry::Vni;
+use weir_model::session::SWITCHES_SINCE;
 use weir_model::{Key, Label};
-
-/// See the module.
-#[derive(Debug, Default)]
-pub(super) struct Marks {
-    /// These keys at these actuators.
-    pub keys: BTreeMap<Key, BTreeSet<Label>>,
-    /// Network, policy, route and virtual keys: at every host of the network, and where they concern them at gateways.
-    pub networks: BTreeSet<Key>,
-    /// Buckets of members, if a rule uses their tag.
-    pub members: BTreeSet<(Vni, Label, u8)>,
-    /// Tags whose use by rules may have begun or ended.
-    pub tags: BTreeSet<(Vni, Label)>,
-    /// Addresses whose location may have changed: at gateways and at hosts that hold it.
-    pub locations: BTreeSet<(Vni, IpAddr)>,
-    /// Networks that may have come to a host or left it, or are on a host that just joined.
-    pub pairs: BTreeSet<(Label, Vni)>,
-}
-
-impl Marks {
-    pub(super) fn key(&mut self, actuator: &Label, key: Key) {
-        self.keys.entry(key).or_default().insert(actuator.clone());
-    }
-
-    pub(super) fn tagged(&mut self, vni: Vni, tags: &[Label], addresses: &[IpAddr]) {
-        for tag in tags {
-            self.members.extend(addresses.iter().map(|a| (vni, tag.clone(), member_bucket(*a))));
-        }
-    }
-}
 
 /// Lists that many marks of one network need.
 #[derive(Default)]
@@ -50,58 +22,59 @@ struct Lists {
     used: BTreeMap<(Vni, Label), bool>,
 }
 
-/// Every marked key with the actuators it may concern.
-pub(super) fn expand(work: &mut Work<'_, '_>) -> BTreeMap<Key, BTreeSet<Label>> {
-    let mut marks = std::mem::take(&mut work.marks);
+/// Spreads what is marked broadly.
+pub(super) fn spread(work: &mut Work<'_, '_, '_>) {
+    let mut broad = std::mem::take(&mut work.own.broad);
     let mut lists = Lists::default();
-    for (vni, tag) in std::mem::take(&mut marks.tags) {
-        changed_use(work, &mut marks, vni, &tag);
+    for (vni, tag) in std::mem::take(&mut broad.tags) {
+        changed_use(work, vni, &tag);
     }
     let gateways = work.gateways();
-    for key in std::mem::take(&mut marks.networks) {
+    for key in broad.networks {
         let Some(vni) = key.vni() else { continue };
         let to_gateways = !matches!(key, Key::Policy { .. } | Key::Virtual { .. });
-        let targets = marks.keys.entry(key).or_default();
-        targets.extend(lists.hosts(work, vni).iter().cloned());
+        let hosts = lists.hosts(work, vni);
+        let targets = work.marks.at(key);
+        targets.extend(hosts.iter().cloned());
         targets.extend(gateways.iter().filter(|_| to_gateways).cloned());
     }
-    for (vni, tag, bucket) in std::mem::take(&mut marks.members) {
+    for (vni, tag, bucket) in broad.members {
         if lists.used(work, vni, &tag) {
-            let targets = marks.keys.entry(Key::Members { vni, tag, bucket }).or_default();
-            targets.extend(lists.hosts(work, vni).iter().cloned());
+            let hosts = lists.hosts(work, vni);
+            work.marks.at(Key::Members { vni, tag, bucket }).extend(hosts.iter().cloned());
         }
     }
-    for (host, vni) in std::mem::take(&mut marks.pairs) {
+    for (host, vni) in broad.pairs {
         let key = vni_key(vni, host.as_str().as_bytes());
         let now = work.has(NETWORK_HOSTS, &key);
         let before = work.view.version_below(NETWORK_HOSTS, &key).is_some();
-        let fresh = work.fresh.as_ref() == Some(&host);
+        let fresh = work.own.fresh.as_ref() == Some(&host);
         if work.member(&host).is_none() || (now == before && !fresh) {
             continue;
         }
         let keys = if now { lists.keys(work, vni) } else { Rc::new(keys_at(work, &host, vni)) };
         for key in keys.iter() {
-            marks.key(&host, key.clone());
+            work.marks.key(&host, key.clone());
         }
     }
-    for (vni, address) in std::mem::take(&mut marks.locations) {
-        let targets = marks.keys.entry(Key::Location { vni, address }).or_default();
+    for (vni, address) in broad.locations {
+        let holders = holders(work, vni, address);
+        let targets = work.marks.at(Key::Location { vni, address });
         targets.extend(gateways.iter().cloned());
-        targets.extend(holders(work, vni, address));
+        targets.extend(holders);
     }
-    marks.keys
 }
 
 impl Lists {
-    fn hosts(&mut self, work: &Work<'_, '_>, vni: Vni) -> Rc<Vec<Label>> {
+    fn hosts(&mut self, work: &Work<'_, '_, '_>, vni: Vni) -> Rc<Vec<Label>> {
         self.hosts.entry(vni).or_insert_with(|| Rc::new(hosts_of(work, vni))).clone()
     }
 
-    fn keys(&mut self, work: &Work<'_, '_>, vni: Vni) -> Rc<Vec<Key>> {
+    fn keys(&mut self, work: &Work<'_, '_, '_>, vni: Vni) -> Rc<Vec<Key>> {
         self.keys.entry(vni).or_insert_with(|| Rc::new(network_keys(work, vni))).clone()
     }
 
-    fn used(&mut self, work: &Work<'_, '_>, vni: Vni, tag: &Label) -> bool {
+    fn used(&mut self, work: &Work<'_, '_, '_>, vni: Vni, tag: &Label) -> bool {
         *self
             .used
             .entry((vni, tag.clone()))
@@ -110,19 +83,19 @@ impl Lists {
 }
 
 /// The hosts on which a network has endpoints, joined or not.
-pub(super) fn hosts_of(work: &Work<'_, '_>, vni: Vni) -> Vec<Label> {
+pub(super) fn hosts_of(work: &Work<'_, '_, '_>, vni: Vni) -> Vec<Label> {
     let found = work.view.scan(NETWORK_HOSTS, &vni_key(vni, b""));
     found.into_iter().map(|(key, _)| label(&key[4..])).collect()
 }
 
 /// The hosts that have a direct location of an address.
-pub(super) fn holders(work: &Work<'_, '_>, vni: Vni, address: IpAddr) -> Vec<Label> {
+pub(super) fn holders(work: &Work<'_, '_, '_>, vni: Vni, address: IpAddr) -> Vec<Label> {
     let prefix = vni_key(vni, &address_bytes(address));
     work.view.scan(OFFLOADS, &prefix).into_iter().map(|(key, _)| label(&key[prefix.len()..])).collect()
 }
 
 /// When rules began or ceased to use a tag, all its members are concerned.
-fn changed_use(work: &Work<'_, '_>, marks: &mut Marks, vni: Vni, tag: &Label) {
+fn changed_use(work: &mut Work<'_, '_, '_>, vni: Vni, tag: &Label) {
     let prefix = vni_name0(vni, tag);
     let before = work.view.store().scan(TAG_USERS, &prefix).next().is_some();
     let after = !work.view.scan(TAG_USERS, &prefix).is_empty();
@@ -135,12 +108,12 @@ fn changed_use(work: &Work<'_, '_>, marks: &mut Marks, vni: Vni, tag: &Label) {
     let hosts = hosts_of(work, vni);
     for bucket in buckets {
         let key = Key::Members { vni, tag: tag.clone(), bucket };
-        marks.keys.entry(key).or_default().extend(hosts.iter().cloned());
+        work.marks.at(key).extend(hosts.iter().cloned());
     }
 }
 
 /// What a host needs of a network before its first port there.
-fn network_keys(work: &Work<'_, '_>, vni: Vni) -> Vec<Key> {
+fn network_keys(work: &Work<'_, '_, '_>, vni: Vni) -> Vec<Key> {
     let mut keys = vec![Key::Network { vni }, Key::Policy { vni }];
     let tags: BTreeSet<Label> = work
         .view
@@ -161,7 +134,7 @@ fn network_keys(work: &Work<'_, '_>, vni: Vni) -> Vec<Key> {
 }
 
 /// The keys of all prefixes that have a route, from a network or from all.
-pub(super) fn route_keys(work: &Work<'_, '_>, prefix: &[u8]) -> BTreeSet<Key> {
+pub(super) fn route_keys(work: &Work<'_, '_, '_>, prefix: &[u8]) -> BTreeSet<Key> {
     let routes = work.view.scan(PREFIX_ROUTES, prefix);
     routes
         .iter()
@@ -173,7 +146,7 @@ pub(super) fn route_keys(work: &Work<'_, '_>, prefix: &[u8]) -> BTreeSet<Key> {
 }
 
 /// What a host shall have of a network by the last decision, ports aside.
-fn keys_at(work: &Work<'_, '_>, host: &Label, vni: Vni) -> Vec<Key> {
+fn keys_at(work: &Work<'_, '_, '_>, host: &Label, vni: Vni) -> Vec<Key> {
     let families = [
         Family::Network,
         Family::Policy,
@@ -192,23 +165,24 @@ fn keys_at(work: &Work<'_, '_>, host: &Label, vni: Vni) -> Vec<Key> {
 
 /// The keys of one kind and network at an actuator, tombstones included, with their values.
 pub(super) fn desired_keys(
-    work: &Work<'_, '_>,
+    work: &Work<'_, '_, '_>,
     actuator: &Label,
     family: Family,
     vni: Vni,
 ) -> Vec<(Key, std::sync::Arc<[u8]>)> {
-    let skip = name0(actuator.as_str()).len();
-    let prefix = desired_prefix(actuator, family, vni);
-    let cells = work.view.scan(DESIRED, &prefix);
-    cells.into_iter().map(|(key, value)| (decode_key(&key[skip..]), value)).collect()
+    work.desired_under(actuator, &family_prefix(family, vni))
 }
 
-/// A key that we wrote.
-pub(super) fn decode_key(bytes: &[u8]) -> Key {
-    match decode(bytes) {
-        Ok(key) => key,
-        Err(error) => unreachable!("a desired key cannot be read by this release: {error}"),
+/// What is known of other domains, or of this one's controllers, changed: everybody who can read it has it.
+pub(super) fn mark_underlays(work: &mut Work<'_, '_, '_>) {
+    for reader in readers(work) {
+        work.marks.key(&reader, Key::Underlays);
     }
+}
+
+/// Everybody who can read the list of switches.
+pub(super) fn readers(work: &Work<'_, '_, '_>) -> Vec<Label> {
+    who_speak(work, SWITCHES_SINCE)
 }
 
 /// Key of the record of a direct location.

@@ -5,7 +5,8 @@
 use super::balancer;
 use super::marks::offload_key;
 use super::tables::{HOST_OFFLOADS, OFFLOADS, Parts, address_bytes, host_vni, joined, name0, read};
-use super::work::{Count, Work, reference, wrong_field};
+use super::work::{Count, Work};
+use crate::delta::{reference, wrong_field};
 use std::cmp::Reverse;
 use std::net::IpAddr;
 use weir_base::codec::encode;
@@ -16,7 +17,7 @@ use weir_model::{Key, Label};
 use weir_store::Rejection;
 
 /// Decides on a report. A host is believed only for networks that have an endpoint on it.
-pub(super) fn weigh(work: &mut Work<'_, '_>, report: &UsageReport, now_ms: u64) -> Result<(), Rejection> {
+pub(super) fn weigh(work: &mut Work<'_, '_, '_>, report: &UsageReport, now_ms: u64) -> Result<(), Rejection> {
     let host = &report.actuator;
     let id = || format!("usage of actuator/{host}");
     if work.member_as(host, Role::Host).is_none() {
@@ -56,7 +57,7 @@ pub(super) fn weigh(work: &mut Work<'_, '_>, report: &UsageReport, now_ms: u64) 
 
 /// Lets a host have the location of an address, unless it has it or nobody is there.
 pub(super) fn give(
-    work: &mut Work<'_, '_>,
+    work: &mut Work<'_, '_, '_>,
     host: &Label,
     usage: &Usage,
     now_ms: u64,
@@ -84,7 +85,12 @@ pub(super) fn give(
 }
 
 /// Times are written only when they moved enough to matter, so that a busy pair costs few writes.
-fn note_used(work: &mut Work<'_, '_>, host: &Label, direct: &[Usage], now_ms: u64) -> Result<(), Rejection> {
+fn note_used(
+    work: &mut Work<'_, '_, '_>,
+    host: &Label,
+    direct: &[Usage],
+    now_ms: u64,
+) -> Result<(), Rejection> {
     let grain_ms = work.settings.offload_idle_ms / 4;
     for usage in direct.iter().filter(|usage| usage.bytes > 0) {
         let key = offload_key(usage.vni, usage.address, host);
@@ -96,12 +102,12 @@ fn note_used(work: &mut Work<'_, '_>, host: &Label, direct: &[Usage], now_ms: u6
     Ok(())
 }
 
-fn drop_idle(work: &mut Work<'_, '_>, host: &Label, now_ms: u64) -> Result<(), Rejection> {
+fn drop_idle(work: &mut Work<'_, '_, '_>, host: &Label, now_ms: u64) -> Result<(), Rejection> {
     for (held, _) in work.view.scan(HOST_OFFLOADS, &name0(host.as_str())) {
         let (vni, address) = held_address(host, &held);
         let Some(bytes) = work.view.get(OFFLOADS, &offload_key(vni, address, host)) else { continue };
         if now_ms.saturating_sub(read(OFFLOADS, &bytes)) >= work.settings.offload_idle_ms {
-            super::compile::drop_offload(work, host, vni, address)?;
+            drop_offload(work, host, vni, address)?;
             work.marks.key(host, Key::Location { vni, address });
         }
     }
@@ -112,4 +118,20 @@ fn drop_idle(work: &mut Work<'_, '_>, host: &Label, now_ms: u64) -> Result<(), R
 pub(super) fn held_address(host: &Label, key: &[u8]) -> (Vni, IpAddr) {
     let mut parts = Parts(&key[name0(host.as_str()).len()..]);
     (parts.vni(), parts.address())
+}
+
+/// Forgets that a host holds an address directly.
+pub(super) fn drop_offload(
+    work: &mut Work<'_, '_, '_>,
+    host: &Label,
+    vni: Vni,
+    address: IpAddr,
+) -> Result<(), Rejection> {
+    let key = offload_key(vni, address, host);
+    if work.has(OFFLOADS, &key) {
+        work.view.delete(OFFLOADS, &key);
+        work.view.delete(HOST_OFFLOADS, &joined(host_vni(host, vni), &address_bytes(address)));
+        work.count_down(Count::HostOffloads, host.as_str().as_bytes())?;
+    }
+    Ok(())
 }

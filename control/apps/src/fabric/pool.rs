@@ -47,7 +47,7 @@ impl Pool {
         }
     }
 
-    pub(super) fn take(&self, work: &mut Work<'_, '_>, address: IpAddr) -> Result<(), Rejection> {
+    pub(super) fn take(&self, work: &mut Work<'_, '_, '_>, address: IpAddr) -> Result<(), Rejection> {
         let (key, byte, bit) = self.place(self.offset(address));
         let mut chunk = self.chunk(work, &key);
         assert!(chunk[byte] & bit == 0, "{address} is taken twice");
@@ -55,7 +55,7 @@ impl Pool {
         work.view.put(POOLS, &key, chunk)
     }
 
-    pub(super) fn free(&self, work: &mut Work<'_, '_>, address: IpAddr) -> Result<(), Rejection> {
+    pub(super) fn free(&self, work: &mut Work<'_, '_, '_>, address: IpAddr) -> Result<(), Rejection> {
         let offset = self.offset(address);
         let (key, byte, bit) = self.place(offset);
         let mut chunk = self.chunk(work, &key);
@@ -71,7 +71,7 @@ impl Pool {
     }
 
     /// The lowest free address, not yet taken; `None` when there is none.
-    pub(super) fn lowest(&self, work: &mut Work<'_, '_>) -> Result<Option<IpAddr>, Rejection> {
+    pub(super) fn lowest(&self, work: &mut Work<'_, '_, '_>) -> Result<Option<IpAddr>, Rejection> {
         let hint = self.hint(work);
         let mut at = hint;
         let found = loop {
@@ -103,15 +103,15 @@ impl Pool {
         .find(|address| self.reserved(*address).is_none())
     }
 
-    fn chunk(&self, work: &Work<'_, '_>, key: &[u8]) -> Vec<u8> {
+    fn chunk(&self, work: &Work<'_, '_, '_>, key: &[u8]) -> Vec<u8> {
         work.view.get(POOLS, key).map_or_else(|| vec![0; CHUNK_BYTES], |bytes| bytes.to_vec())
     }
 
-    fn hint(&self, work: &Work<'_, '_>) -> u128 {
+    fn hint(&self, work: &Work<'_, '_, '_>) -> u128 {
         work.view.get(POOLS, &self.key).map_or(0, |bytes| read(POOLS, &bytes))
     }
 
-    fn put_hint(&self, work: &mut Work<'_, '_>, hint: u128) -> Result<(), Rejection> {
+    fn put_hint(&self, work: &mut Work<'_, '_, '_>, hint: u128) -> Result<(), Rejection> {
         if hint == 0 {
             work.view.delete(POOLS, &self.key);
             return Ok(());

@@ -1,20 +1,17 @@
 //! Questions to the tables, for the API and the scheduler. Pure functions over a store; a store is
 //! cheap to clone, so a question never holds up a decision.
 
-use super::marks::decode_key;
-use super::refusal::Refused;
 use super::tables::{
-    ACTUATORS, COUNTERS, DESIRED, GATEWAYS, LOADS, Load, Member, NETWORK_HOSTS, OFFLOADS, Parts, RESOURCES,
-    STATUS, Stored, VNIS, address_bytes, desired_key, kind_prefix, label, name0, read, read_desired,
-    resource_key, vni_key,
+    COUNTERS, GATEWAYS, NETWORK_HOSTS, OFFLOADS, Parts, RESOURCES, Stored, VNIS, address_bytes, counter_key,
+    kind_prefix, label, name0, read, resource_key, vni_key,
 };
-use super::work::{Count, counter_key};
+use super::work::Count;
+use crate::delta::desired_entry;
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 use weir_model::entry::{MEMBER_BUCKETS, Vni, member_bucket};
-use weir_model::event::ActuatorFacts;
 use weir_model::resource::{Kind, Peer, Resource, ResourceId};
-use weir_model::{Entry, Key, Label, Version};
+use weir_model::{Key, Label, Version};
 use weir_store::Store;
 
 /// A resource with its version and what was allocated for it.
@@ -58,58 +55,6 @@ pub fn resource_counts(store: &Store) -> BTreeMap<Kind, usize> {
         (kind, counts.map(|(_, cell)| read::<u64>(COUNTERS, &cell.value) as usize).sum())
     });
     counted.filter(|(_, count)| *count > 0).collect()
-}
-
-/// An actuator, as the fabric knows it. What it acked is the scheduler's to say.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct ActuatorStatus {
-    /// What it said when it joined.
-    pub facts: ActuatorFacts,
-    /// When its facts last changed.
-    pub version: Version,
-    /// Entries that it shall have, direct locations of hosts aside.
-    pub entries: u64,
-    /// Deleted keys that are remembered.
-    pub tombstones: u64,
-    /// What it refused, oldest first, at most [`super::REFUSALS_MAX`].
-    pub refusals: Vec<Refused>,
-}
-
-/// An actuator that joined.
-pub fn actuator(store: &Store, name: &Label) -> Option<ActuatorStatus> {
-    let key = name.as_str().as_bytes();
-    let member: Member = read(ACTUATORS, &store.get(ACTUATORS, key)?.value);
-    let load = store.get(LOADS, key).map_or_else(Load::default, |cell| read(LOADS, &cell.value));
-    let refusals = store.get(STATUS, key).map_or_else(Vec::new, |cell| read(STATUS, &cell.value));
-    let Load { entries, tombstones } = load;
-    Some(ActuatorStatus { facts: member.facts, version: member.version, entries, tombstones, refusals })
-}
-
-/// All actuators that joined, by name.
-pub fn actuators(store: &Store) -> impl Iterator<Item = ActuatorStatus> + '_ {
-    store.scan(ACTUATORS, b"").filter_map(|(key, _)| actuator(store, &label(key)))
-}
-
-/// What an actuator shall have: each key with its version and entry, or `None` for a key that it
-/// shall have deleted. In order of the keys' encoding.
-pub fn desired(
-    store: &Store,
-    actuator: &Label,
-) -> impl Iterator<Item = (Key, Version, Option<Entry>)> + use<> {
-    let prefix = name0(actuator.as_str());
-    let cells: Vec<_> = store
-        .scan(DESIRED, &prefix)
-        .map(|(key, cell)| (decode_key(&key[prefix.len()..]), cell.value.clone()))
-        .collect();
-    cells.into_iter().map(|(key, value)| {
-        let (version, entry) = read_desired(&value);
-        (key, version, entry)
-    })
-}
-
-/// What an actuator shall have of one key; see [`desired`].
-pub fn desired_entry(store: &Store, actuator: &Label, key: &Key) -> Option<(Version, Option<Entry>)> {
-    store.get(DESIRED, &desired_key(actuator, key)).map(|cell| read_desired(&cell.value))
 }
 
 /// The direct locations: host, network, address.

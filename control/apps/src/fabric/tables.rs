@@ -1,28 +1,29 @@
 //! The tables of the fabric: names, layout of keys, values.
 //!
+//! How keys are made of names, and the tables of the engine and of orders, are in [`crate::delta::tables`] and [`crate::orders::tables`].
+//!
 //! In the layouts below `vni` is four bytes big-endian, `address` is a family byte (4 or 6) and the
 //! octets, `prefix` is an address and a length byte, a name in the middle of a key ends with a zero
 //! byte, and a name at the end has no terminator. Values are postcard unless said otherwise.
 
 use ipnet::IpNet;
-use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
-use std::sync::Arc;
-use weir_base::codec::{decode, encode};
+use weir_base::codec::encode;
 use weir_model::entry::Vni;
-use weir_model::event::{ActuatorFacts, SPEAKS_TABLE};
 use weir_model::resource::{Kind, Resource, ResourceId};
-use weir_model::{Entry, Key, Label, MacAddr, Version};
+use weir_model::{Label, MacAddr, Version};
 use weir_store::TableName;
+
+pub(super) use crate::delta::tables::{
+    ACTUATORS, COUNTERS, Member, counter_key, is_tombstone, joined, label, name0, read, read_desired,
+    split_desired,
+};
 
 /// `network 0 kind name` -> JSON [`Stored`]. The network of a network is itself.
 pub const RESOURCES: TableName = "resource";
 /// `vni` -> name of the network.
 pub const VNIS: TableName = "vni";
-/// What is counted (a byte), then a `vni` or a name -> number, absent when zero. The last VNI given is
-/// here too.
-pub const COUNTERS: TableName = "counter";
 /// `vni address` -> name of the endpoint that has it.
 pub const ADDRESSES: TableName = "address";
 /// `vni mac` -> name of the endpoint that has it.
@@ -45,32 +46,12 @@ pub const ROUTE_USERS: TableName = "route-user";
 pub const PREFIX_ROUTES: TableName = "prefix-route";
 /// `vni subnet 0 family chunk` -> raw bitmap of taken addresses; see the pool.
 pub const POOLS: TableName = "pool";
-/// `name` -> `Member`: the facts and when they last changed.
-pub const ACTUATORS: TableName = "actuator";
 /// `name` -> nothing: the actuators that are gateways.
 pub const GATEWAYS: TableName = "gateway";
-/// `name` -> `Load`: how many entries and tombstones.
-pub const LOADS: TableName = "actuator-load";
-/// `name` -> list of [`super::Refused`], oldest first.
-pub const STATUS: TableName = "actuator-status";
-/// `actuator 0 key` (the key as postcard) -> eight bytes little-endian version, then the entry as
-/// `Option<Entry>`: none is a tombstone.
-pub const DESIRED: TableName = "desired";
 /// `vni address host` -> ordered time of last use, milliseconds.
 pub const OFFLOADS: TableName = "offload";
 /// `host 0 vni address` -> nothing: the same by host.
 pub const HOST_OFFLOADS: TableName = "host-offload";
-
-/// `name` -> [`super::Health`]: what the actuator's monitor told last.
-pub const HEALTH: TableName = "health";
-/// `actuator 0 cgroup` -> `RepairEntry`: what its monitor is to do.
-pub const REPAIRS: TableName = "repair";
-/// `actuator 0 wall` -> `PolicySet`: the policies of a FileWall there.
-pub const FILEWALLS: TableName = "filewall";
-/// `actuator 0 plane 0 name` -> [`super::Ordered`]: what a plane there is to have.
-pub const ORDERS: TableName = "order";
-/// `actuator 0 plane 0 name` -> [`super::Reported`]: what a plane there told last.
-pub const REPORTS: TableName = "report";
 
 /// Switch (8 bytes: the VNI), Ethernet address -> place (4 bytes): where an endpoint of a learned network was heard, as
 /// the learning switch keeps it.
@@ -125,11 +106,10 @@ pub const NUMBERED: TableName = "domain-numbered";
 /// Nothing -> list of this domain's controllers; `source` -> the list by the word of one of them.
 pub const OWN_CONTROLLERS: TableName = "controllers";
 
-/// Every table.
-pub const ALL: [TableName; 51] = [
+/// Every table of networks.
+pub const ALL: [TableName; 40] = [
     RESOURCES,
     VNIS,
-    COUNTERS,
     ADDRESSES,
     MACS,
     DEVICES,
@@ -141,16 +121,9 @@ pub const ALL: [TableName; 51] = [
     ROUTE_USERS,
     PREFIX_ROUTES,
     POOLS,
-    ACTUATORS,
     GATEWAYS,
-    LOADS,
-    STATUS,
-    DESIRED,
     OFFLOADS,
     HOST_OFFLOADS,
-    HEALTH,
-    REPAIRS,
-    FILEWALLS,
     LEARNED,
     PLACES,
     WAITING,
@@ -175,9 +148,6 @@ pub const ALL: [TableName; 51] = [
     FOREIGN,
     NUMBERED,
     OWN_CONTROLLERS,
-    SPEAKS_TABLE,
-    ORDERS,
-    REPORTS,
 ];
 
 /// A resource as it is kept.
@@ -229,31 +199,6 @@ impl Stored {
     }
 }
 
-/// An actuator that joined.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub(super) struct Member {
-    pub facts: ActuatorFacts,
-    /// When the facts last changed.
-    pub version: Version,
-}
-
-/// How full an actuator's table is.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub(super) struct Load {
-    /// Entries, direct locations of hosts aside.
-    pub entries: u64,
-    /// Deleted keys that are remembered.
-    pub tombstones: u64,
-}
-
-/// Reads a value that we wrote.
-pub(super) fn read<T: DeserializeOwned>(table: TableName, bytes: &[u8]) -> T {
-    match decode(bytes) {
-        Ok(value) => value,
-        Err(error) => unreachable!("table {table} cannot be read by this release: {error}"),
-    }
-}
-
 /// Stable for ever: it is in stored keys.
 fn kind_code(kind: Kind) -> u8 {
     match kind {
@@ -288,13 +233,6 @@ pub(super) fn kind_prefix(network: &Label, kind: Kind) -> Vec<u8> {
     key
 }
 
-pub(super) fn name0(name: &str) -> Vec<u8> {
-    let mut key = Vec::with_capacity(name.len() + 16);
-    key.extend_from_slice(name.as_bytes());
-    key.push(0);
-    key
-}
-
 pub(super) fn vni_key(vni: Vni, rest: &[u8]) -> Vec<u8> {
     let mut key = Vec::with_capacity(4 + rest.len());
     key.extend_from_slice(&vni.0.to_be_bytes());
@@ -308,11 +246,6 @@ pub(super) fn vni_name0(vni: Vni, name: &Label) -> Vec<u8> {
 
 pub(super) fn vni_name0_name(vni: Vni, first: &Label, second: &Label) -> Vec<u8> {
     joined(vni_name0(vni, first), second.as_str().as_bytes())
-}
-
-pub(super) fn joined(mut key: Vec<u8>, rest: &[u8]) -> Vec<u8> {
-    key.extend_from_slice(rest);
-    key
 }
 
 pub(super) fn host_vni(host: &Label, vni: Vni) -> Vec<u8> {
@@ -336,10 +269,6 @@ pub(super) fn tagged_key(vni: Vni, tag: &Label, bucket: u8, address: IpAddr) -> 
     joined(key, &address_bytes(address))
 }
 
-pub(super) fn desired_key(actuator: &Label, key: &Key) -> Vec<u8> {
-    joined(name0(actuator.as_str()), &encode(key))
-}
-
 /// Which kind of a network's entries; the number is the place of the key's variant.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Family {
@@ -353,34 +282,9 @@ pub(super) enum Family {
     Turn = 11,
 }
 
-/// What the keys of one kind and network at an actuator begin with: a variant and its first field.
-pub(super) fn desired_prefix(actuator: &Label, family: Family, vni: Vni) -> Vec<u8> {
-    joined(name0(actuator.as_str()), &encode(&(family as u32, vni)))
-}
-
-pub(super) fn desired_value(version: Version, tail: &[u8]) -> Arc<[u8]> {
-    let mut value = Vec::with_capacity(8 + tail.len());
-    value.extend_from_slice(&version.0.to_le_bytes());
-    value.extend_from_slice(tail);
-    value.into()
-}
-
-/// Version of a desired value, and the entry still encoded.
-pub(super) fn split_desired(value: &[u8]) -> (Version, &[u8]) {
-    let Some((version, tail)) = value.split_first_chunk::<8>() else {
-        unreachable!("a desired value of {} bytes", value.len())
-    };
-    (Version(u64::from_le_bytes(*version)), tail)
-}
-
-pub(super) fn read_desired(value: &[u8]) -> (Version, Option<Entry>) {
-    let (version, tail) = split_desired(value);
-    (version, read(DESIRED, tail))
-}
-
-/// Whether an encoded entry is a tombstone.
-pub(super) fn is_tombstone(tail: &[u8]) -> bool {
-    tail == [0]
+/// What the encoding of the keys of one kind and network begins with: a variant and its first field.
+pub(super) fn family_prefix(family: Family, vni: Vni) -> Vec<u8> {
+    encode(&(family as u32, vni))
 }
 
 /// Takes a key apart, piece by piece.
@@ -433,14 +337,5 @@ impl Parts<'_> {
             self.take(1);
         }
         name
-    }
-}
-
-/// A name that we wrote.
-pub(super) fn label(bytes: &[u8]) -> Label {
-    let name = std::str::from_utf8(bytes).ok().and_then(|text| Label::new(text).ok());
-    match name {
-        Some(name) => name,
-        None => unreachable!("a stored name is no label: {bytes:?}"),
     }
 }

@@ -5,13 +5,16 @@
 //! plans are delivered in random order by a scheduler that knows only dependencies ([`delivery`]).
 
 mod delivery;
+mod golden;
 mod naive;
 mod world;
 
 use delivery::Switches;
 use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
-use weir_apps::fabric::{Fabric, desired, desired_entry, tables};
+use weir_apps::delta::tables::COUNTERS;
+use weir_apps::fabric::{desired, desired_entry};
+use weir_apps::{Deciders, tables};
 use weir_model::event::{Event, EventBody, Transaction};
 use weir_model::{Entry, Plan, Version};
 use weir_store::{App, Rejection, Store};
@@ -21,7 +24,7 @@ const EVENTS: u64 = 100;
 
 fn decide(store: &mut Store, version: Version, now_ms: u64, event: &Event) -> Result<Plan, Rejection> {
     let mut view = store.view();
-    let plan = Fabric::default().decide(&mut view, version, now_ms, event)?.plan;
+    let plan = Deciders::default().decide(&mut view, version, now_ms, event)?.plan;
     let writes = view.into_writes();
     store.commit(version, writes);
     Ok(plan)
@@ -109,9 +112,9 @@ impl Run {
             }
             self.step(EventBody::Removed { actuator: name });
         }
-        for table in tables::ALL {
+        for table in tables() {
             // Only the last VNI given is remembered.
-            let kept = usize::from(table == tables::COUNTERS && self.store.count(tables::COUNTERS) > 0);
+            let kept = usize::from(table == COUNTERS && self.store.count(COUNTERS) > 0);
             assert_eq!(self.store.count(table), kept, "{table} leaks");
         }
     }

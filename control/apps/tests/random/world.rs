@@ -31,7 +31,7 @@ pub(super) fn actuators() -> Vec<Label> {
     ["g0", "g1", "h0", "h1", "h2", "h3"].map(label).to_vec()
 }
 
-fn pick<'a, T>(rng: &mut ChaCha8Rng, from: &'a [T]) -> &'a T {
+pub(super) fn pick<'a, T>(rng: &mut ChaCha8Rng, from: &'a [T]) -> &'a T {
     &from[rng.random_range(0..from.len())]
 }
 
@@ -60,7 +60,7 @@ pub(super) fn beginning() -> EventBody {
     EventBody::Intent(Transaction { mutations: mutations.collect(), replace_all: true })
 }
 
-fn document_id(document: &Value) -> ResourceId {
+pub(super) fn document_id(document: &Value) -> ResourceId {
     let text = |field: &str| document[field].as_str().map(label);
     let kind: Kind = document["kind"].as_str().unwrap().parse().unwrap();
     ResourceId { kind, network: text("network"), name: text("name").unwrap() }
@@ -104,7 +104,7 @@ fn facts(rng: &mut ChaCha8Rng) -> ActuatorFacts {
     ActuatorFacts { name, role, identity: [0; 32], underlay: [10, 9, 0, rng.random_range(1..4)].into() }
 }
 
-fn transaction(rng: &mut ChaCha8Rng, store: &Store) -> Transaction {
+pub(super) fn transaction(rng: &mut ChaCha8Rng, store: &Store) -> Transaction {
     let size = *pick(rng, &[1, 1, 2, 2, 3, 4, 8]);
     let mut mutations: Vec<Mutation> = Vec::new();
     for _ in 0..size {

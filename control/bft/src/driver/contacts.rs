@@ -16,7 +16,7 @@ use commonware_stream::Upgrader;
 use rand_chacha::rand_core::CryptoRng;
 use weir_base::reconnect::{Line, Pauses, Reconnect, Reconnects};
 
-use crate::journal::locked;
+use crate::lock::locked;
 use crate::members::MEMBERS_MAX;
 
 /// Pauses between two tries to reach a member.
@@ -67,7 +67,7 @@ impl Contacts {
     pub fn failed(&self, address: SocketAddr, problem: &str) {
         let line = locked(&self.dialed).failed(&address, self.now_ms(), problem);
         if let Some(Line { failures, pause_ms, problem }) = line {
-            tracing::warn!(%address, failures, pause_ms, problem, "a member is not reached");
+            tracing::warn!(%address, failures, pause_ms, problem, "cannot connect to controller");
         }
     }
 
@@ -78,7 +78,7 @@ impl Contacts {
     fn reached(&self, peer: &PublicKey) {
         let Some(address) = self.place(peer) else { return };
         if let Some(failures) = locked(&self.dialed).reached(&address) {
-            tracing::info!(%address, failures, "a member is reached again");
+            tracing::info!(%address, failures, "connected to controller again");
         }
     }
 
@@ -86,7 +86,7 @@ impl Contacts {
         self.refused_total.fetch_add(1, Ordering::Relaxed);
         let line = locked(&self.refused).failed(self.now_ms(), problem);
         if let Some(Line { failures, problem, .. }) = line {
-            tracing::warn!(refused = failures, problem, "links from others were refused");
+            tracing::warn!(refused = failures, problem, "refused inbound connections");
         }
     }
 

@@ -8,8 +8,9 @@ use sha2::{Digest as _, Sha256};
 use weir_base::world::Disk;
 use weir_order::Error;
 
-use super::{Journal, damaged, locked};
+use super::{Journal, damaged};
 use crate::core::{Tag, decode_final};
+use crate::lock::locked;
 use crate::members::{Link, Roster};
 use crate::wire::{LINKS_MAX, Message};
 

@@ -18,7 +18,7 @@ mod tests;
 mod writer;
 
 use std::collections::{BTreeMap, VecDeque};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 
 use bytes::Bytes;
 use weir_base::world::Disk;
@@ -31,16 +31,12 @@ pub use snapshots::{Base, read_preamble};
 pub use writer::{Write, Writer, Written};
 
 use crate::core::{Chained, Tag};
+use crate::lock::locked;
 use crate::rules::Admission;
 use crate::wire::{Batch, Block, Message, RANGE_BLOCKS_MAX};
 
 /// Bytes of batches in an answer to a replica that is behind, unless one stretch of blocks has more.
 const RANGE_BYTES: usize = 1 << 20;
-
-pub(crate) fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    // A panic elsewhere leaves plain values that are each whole.
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}
 
 /// Where everything is.
 struct Ledger {

@@ -11,8 +11,9 @@ use weir_order::snapshot::SnapshotStore;
 use weir_order::{Entry, Error, LogCounters, Position, Recovery, Sink};
 
 use super::links::Links;
-use super::{Base, Journal, Ledger, Writer, locked, read_preamble};
+use super::{Base, Journal, Ledger, Writer, read_preamble};
 use crate::core::{Chained, TERM, Tip, decode_final, of_application};
+use crate::lock::locked;
 use crate::members::Roster;
 use crate::rules::{Admission, Overlay, Tables};
 use crate::wire::{Batch, Block, Digest};

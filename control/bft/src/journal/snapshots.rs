@@ -8,8 +8,9 @@ use weir_base::world::DiskFile;
 use weir_order::snapshot::{self, Decoder, SNAPSHOTS_KEPT, SnapshotReader};
 use weir_order::{Error, Position, SnapshotInfo};
 
-use super::{Journal, damaged, locked};
+use super::{Journal, damaged};
 use crate::core::{Chained, TERM, Tip};
+use crate::lock::locked;
 use crate::rules::{Admission, Tables};
 use crate::wire::{CHUNK_BYTES, Malformed, Message, Offer, Reader};
 

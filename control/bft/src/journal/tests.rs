@@ -10,8 +10,9 @@ use weir_order::log::LogSettings;
 use weir_order::{Entry, Position, Sink};
 
 use super::{OpenedJournal, Write, open};
-use crate::consensus::{Identity, Members};
+use crate::consensus::Identity;
 use crate::core::{Chained, Tag, encode_final};
+use crate::group::Members;
 use crate::members::{Change, Member, Roster};
 use crate::wire::{Batch, Block, Digest, Message, Name, Ref};
 

@@ -13,7 +13,7 @@ use super::words::Word;
 use super::{Answer, BARRIERS_IN_FLIGHT_MAX, EVIDENCE_MAX, Run};
 use crate::core::{Output, TERM, of_application};
 use crate::evidence::{Conflict, Evidence};
-use crate::journal::locked;
+use crate::lock::locked;
 use crate::wire::Offer;
 
 impl Run {
@@ -63,7 +63,10 @@ impl Run {
         match (&seen.status.fenced, &fence) {
             (None, Some(what)) => tracing::error!(replica = self.inner.id, what, "fenced"),
             (Some(_), None) => {
-                tracing::warn!(replica = self.inner.id, "repaired: the state of the others is taken over");
+                tracing::warn!(
+                    replica = self.inner.id,
+                    "repaired: installed the other controllers' snapshot"
+                );
             }
             _ => {}
         }
@@ -118,14 +121,14 @@ impl Run {
         let (base, mut state) = match journal.adopt(offer) {
             Ok(adopted) => adopted,
             Err(error) => {
-                tracing::warn!(replica = self.inner.id, %error, "a state that came is not taken over");
+                tracing::warn!(replica = self.inner.id, %error, "rejected a received snapshot");
                 self.core.adopt_failed(self.now_ms, out);
                 return Ok(());
             }
         };
         let at = Position { term: TERM, index: base.applied };
         self.sink.install(at, &mut state).map_err(|error| error.to_string())?;
-        tracing::info!(replica = self.inner.id, index = at.index, "took over a state");
+        tracing::info!(replica = self.inner.id, index = at.index, "installed a snapshot");
         if self.health.is_fenced() {
             self.health.taken(at.index);
         }

@@ -7,7 +7,7 @@ use commonware_cryptography::ed25519::PublicKey;
 use commonware_p2p::{BlockedSubscription, Blocker};
 
 use super::Inner;
-use crate::journal::locked;
+use crate::lock::locked;
 
 /// `B`, whose cuts are remembered.
 pub(super) struct Cutting<B> {

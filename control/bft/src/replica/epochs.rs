@@ -19,7 +19,7 @@ use super::{Answer, Channel, Run};
 use crate::certificates::{Late, Near, hold};
 use crate::consensus::{KeyRing, Mailbox, Question, config, epoch_of};
 use crate::core::Output;
-use crate::journal::locked;
+use crate::lock::locked;
 use crate::members::{Approval, Change, MEMBERS_MAX, Member};
 use crate::rest::Pace;
 use crate::turns::{Hearing, Turns};
@@ -241,7 +241,7 @@ impl Run {
             (sender, receiver),
             fetches.register(epoch).await.map_err(closed)?,
         )));
-        tracing::info!(replica = self.inner.id, epoch, members = ?self.keys.ids(), "an epoch begins");
+        tracing::info!(replica = self.inner.id, epoch, members = ?self.keys.ids(), "entering epoch");
         Ok(consensus)
     }
 

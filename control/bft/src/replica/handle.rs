@@ -12,7 +12,7 @@ use super::words::TELL_BYTES_MAX;
 use super::{ChangeDone, Command, Replica, ReplicaCounters, ReplicaStatus};
 use crate::core::Seen;
 use crate::evidence::{Convicted, Evidence};
-use crate::journal::locked;
+use crate::lock::locked;
 use crate::members::{Approval, Change};
 
 /// Hears what those above the order of another member say.
@@ -137,14 +137,14 @@ impl Replica {
     /// Who hears what others say. To be set once, soon after the start: before, nothing is heard.
     pub fn listen(&self, hears: Box<PeerSink>) {
         if self.inner.peers.set(hears).is_err() {
-            tracing::warn!("a second listener to other members is not heard");
+            tracing::warn!("ignoring a second subscriber to the other controllers' messages");
         }
     }
 
     /// Who hears of members that are convicted by their own votes, also of those until now. To be set once, soon after the start.
     pub fn on_evidence(&self, hears: Box<EvidenceSink>) {
         if self.inner.evidence.set(hears).is_err() {
-            tracing::warn!("a second listener to evidence is not heard");
+            tracing::warn!("ignoring a second subscriber to evidence");
             return;
         }
         // One that comes meanwhile may be told twice.
@@ -165,7 +165,7 @@ impl Replica {
     /// wait for anything, for consensus does.
     pub fn on_waiting(&self, hears: Box<WaitSink>) {
         if self.inner.waits.set(hears).is_err() {
-            tracing::warn!("a second listener to turns is not heard");
+            tracing::warn!("ignoring a second subscriber to leader timeouts");
         }
     }
 

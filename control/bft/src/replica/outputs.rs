@@ -11,7 +11,8 @@ use weir_order::{Error, Position};
 
 use super::{Answer, Run, message_bytes_max};
 use crate::core::{Output, To};
-use crate::journal::{Write, locked};
+use crate::journal::Write;
+use crate::lock::locked;
 use crate::wire::Message;
 
 /// Between two tries to keep a link that found no room.
@@ -85,7 +86,7 @@ impl Run {
                     Ok(()) => {}
                     // It is asked for once more, later.
                     Err(error) if error.is_no_room() => {
-                        tracing::warn!(replica = self.inner.id, %error, "a state that comes has no room");
+                        tracing::warn!(replica = self.inner.id, %error, "no disk space for the incoming snapshot");
                         self.core.adopt_failed_here();
                     }
                     Err(error) => return Err(error.to_string()),
@@ -104,7 +105,12 @@ impl Run {
                 }
             }
             Output::Blame { who, what } => {
-                tracing::warn!(replica = self.inner.id, who, what, "a member sent what no honest one sends");
+                tracing::warn!(
+                    replica = self.inner.id,
+                    who,
+                    what,
+                    "protocol violation by a controller: it sent what no honest one sends"
+                );
             }
         }
         Ok(())

@@ -12,7 +12,7 @@ use commonware_utils::channel::{mpsc, oneshot};
 
 use super::record::{BLOB_BYTES_MAX, Change, Contents, Key, NAME_BYTES_MAX, PIECE_BYTES_MAX, write};
 use super::writer::Request;
-use crate::journal::locked;
+use crate::lock::locked;
 
 /// The version of every blob: the library has one.
 const VERSION: BlobVersion = commonware_runtime::DEFAULT_BLOB_VERSION;

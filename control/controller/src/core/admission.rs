@@ -63,34 +63,12 @@ pub fn admit(domain: &Label, known: Registered<'_>, signed: &SignedEvent) -> Res
     } else if !known.is_configured(&event.source) {
         let name = event.source.actuator().and_then(|name| Label::new(name).ok());
         let name = name.ok_or(Unauthentic::UnknownSource)?;
-        if !tells_of_itself(&name, &event.body) {
+        if event.body.witness() != Some(&name) {
             return Err(Unauthentic::NotItsOwn);
         }
     }
     match keys.iter().any(|public| verify_event(public, domain, signed).is_ok()) {
         true => Ok(()),
         false => Err(Unauthentic::BadSignature),
-    }
-}
-
-fn tells_of_itself(name: &Label, body: &EventBody) -> bool {
-    match body {
-        EventBody::Usage(report) => report.actuator == *name,
-        EventBody::Refused { actuator, .. } => actuator == name,
-        EventBody::Health(report) => report.actuator == *name,
-        EventBody::PacketIn(report) => report.actuator == *name,
-        // A plane has numbers of its own, and so a name of its own.
-        EventBody::Order(_)
-        | EventBody::Report(_)
-        | EventBody::Repair(_)
-        | EventBody::FileWall(_)
-        | EventBody::Intent(_)
-        | EventBody::Apply(_)
-        | EventBody::Joined(_)
-        | EventBody::Domain(_)
-        | EventBody::Identity(_)
-        | EventBody::Clock { .. }
-        | EventBody::Speaks { .. }
-        | EventBody::Removed { .. } => false,
     }
 }

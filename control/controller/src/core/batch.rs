@@ -175,11 +175,12 @@ fn break_circle(
         .iter()
         .map(|planned| planned.as_ref().map(|p| (p.update.target.clone(), p.update.key.clone())))
         .collect();
-    let mut invalid = 0;
+    let (mut invalid, mut of) = (0, Version::ZERO);
     for (at, planned) in group.into_iter().enumerate() {
         let Some(mut planned) = planned else { continue };
         let before = planned.after.len();
         let version = planned.update.version;
+        of = version;
         let open: Vec<&(Label, Key)> = waits[at]
             .iter()
             .filter(|first| !taken[**first])
@@ -192,7 +193,7 @@ fn break_circle(
         taken[at] = true;
         sorted.push(planned);
     }
-    tracing::error!(%invalid, "a plan waits in a circle: dependencies were dropped");
+    tracing::error!(version = %of, dropped = invalid, "dependency cycle in a plan: dropped the dependencies that close it");
     invalid
 }
 

@@ -176,7 +176,7 @@ impl GroupKeys {
             self.open = Some(Logged::new(round));
         } else {
             // Two leaders may want the same, one after the other.
-            tracing::info!(phase = round.phase(), "a round of dealing that does not fit is passed over");
+            tracing::info!(phase = round.phase(), "ignoring a resharing round that does not fit");
         }
         fits
     }
@@ -189,7 +189,7 @@ impl GroupKeys {
             Ok(false) => {}
             Ok(true) => self.complete(),
             Err(fault) => {
-                tracing::warn!(%fault, "a dealer's log does not count");
+                tracing::warn!(%fault, "invalid dealer log");
                 let phase = self.begun;
                 self.faults.push((phase, fault));
                 let surplus = self.faults.len().saturating_sub(FAULTS_MAX);

@@ -66,9 +66,9 @@ use weir_model::entry::ControllersEntry;
 use weir_model::event::{ActuatorFacts, Event, EventBody, SignedEvent, SourceId};
 use weir_model::identity::IdentityEvent;
 use weir_model::signed::{PATH_MAX, ProvenUpdate, SignedAcks};
-use weir_model::update::Reason;
-use weir_model::{Change, Dependency, Entry, Key, Label, Plan, PlannedUpdate, Update, Version};
+use weir_model::{Change, Dependency, Entry, Key, Label, Plan, PlannedUpdate, Update, Version, edges};
 use weir_store::access::Identity;
+use weir_store::name::namespace_of;
 use weir_store::{App, Meter, Registry, Rejection, Store};
 use weir_trust::batch::{prepare_batch, sign_batch};
 use weir_trust::identity::verify_acks;
@@ -382,6 +382,11 @@ impl Core {
             }
         };
         let writes = view.into_writes();
+        // The other side of this is where operations are carried out: clients write the other kind only.
+        debug_assert!(
+            writes.iter().all(|write| namespace_of(&write.table).is_none()),
+            "an app wrote a table of clients"
+        );
         let change = feed::committed(version, self.now_ms, &writes);
         self.store.commit(version, writes);
         self.counters.committed += 1;
@@ -420,18 +425,6 @@ impl Core {
                 self.scheduler.remove_target(actuator, out);
             }
             EventBody::Identity(about) => self.identity(about, out),
-            EventBody::Intent(_)
-            | EventBody::Apply(_)
-            | EventBody::Usage(_)
-            | EventBody::Refused { .. }
-            | EventBody::Health(_)
-            | EventBody::Repair(_)
-            | EventBody::FileWall(_)
-            | EventBody::Order(_)
-            | EventBody::Report(_)
-            | EventBody::Clock { .. }
-            | EventBody::Speaks { .. }
-            | EventBody::PacketIn(_) => {}
             EventBody::Domain(about) => match &**about {
                 DomainEvent::Heard { domain, through, .. } => self.outbox.taken(domain, *through),
                 DomainEvent::Forgotten { domain } => {
@@ -441,6 +434,8 @@ impl Core {
                 }
                 DomainEvent::Known(_) | DomainEvent::Controllers(_) | DomainEvent::Forwarded { .. } => {}
             },
+            // Whatever else is said is the apps' alone.
+            _ => {}
         }
     }
 
@@ -511,6 +506,15 @@ impl Core {
         let (planned, invalid) = batch::sort(planned);
         self.counters.dependencies_invalid += invalid;
         let index = self.store.version();
+        // What is signed was decided, and waits for nothing that comes later: so the oldest that waits can always go, and a snapshot
+        // that is read has nothing above its own version.
+        debug_assert!(
+            planned.iter().all(|planned| {
+                let version = planned.update.version;
+                version <= index && planned.after.iter().all(|dependency| dependency.version <= version)
+            }),
+            "an update is above {index}, or waits for a later one"
+        );
         let mut rest = planned.into_iter();
         loop {
             let chunk = rest.by_ref().take(1 << PATH_MAX);
@@ -613,22 +617,18 @@ pub fn dry_run(store: &Store, apps: &[SharedApp], now_ms: u64, event: &Event) ->
     plan(&mut store.view(), apps, Version(store.version().0 + 1), now_ms, event)
 }
 
-/// Deletes of a repair that belong together: a network's parameters outlive its ports.
+/// Deletes of a repair that belong together: the parts of something go before it.
 fn order_deletes(updates: &mut [PlannedUpdate]) {
-    let mut ports: BTreeMap<_, Vec<Dependency>> = BTreeMap::new();
-    for PlannedUpdate { update, .. } in updates.iter() {
-        if let (Key::Port { vni, .. }, Change::Delete) = (&update.key, &update.change) {
-            ports.entry(*vni).or_default().push(Dependency {
-                target: update.target.clone(),
-                key: update.key.clone(),
-                version: update.version,
-                reason: Reason::PortGoneBeforeNetwork,
-            });
+    let is_delete = |planned: &&mut PlannedUpdate| planned.update.change == Change::Delete;
+    let mut parts: BTreeMap<Key, Vec<Dependency>> = BTreeMap::new();
+    for PlannedUpdate { update, .. } in updates.iter_mut().filter(is_delete) {
+        if let Some(whole) = edges::whole(&update.key) {
+            let (target, key, version) = (update.target.clone(), update.key.clone(), update.version);
+            let part = Dependency { target, key, version, reason: edges::PART_GONE };
+            parts.entry(whole).or_default().push(part);
         }
     }
-    for PlannedUpdate { update, after } in updates.iter_mut() {
-        if let (Key::Network { vni }, Change::Delete) = (&update.key, &update.change) {
-            after.extend(ports.remove(vni).unwrap_or_default());
-        }
+    for PlannedUpdate { update, after } in updates.iter_mut().filter(is_delete) {
+        after.extend(parts.remove(&update.key).unwrap_or_default());
     }
 }

@@ -7,6 +7,7 @@ use weir_base::codec::encode;
 use weir_model::entry::Vni;
 use weir_model::event::{Role, Transaction, UsageReport};
 use weir_model::plane::{PlaneOrder, PlaneReport};
+use weir_model::update::Reason;
 use weir_store::{Changed, Decision, View};
 use weir_trust::batch::SingleSigner;
 use weir_trust::identity::{KeyPair, sign_event};

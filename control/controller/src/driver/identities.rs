@@ -77,7 +77,7 @@ impl Asks<'_> {
 
     fn refused(&self, reason: String) -> ToActuator {
         self.handle.shared.counters.refused.rotations_refused.fetch_add(1, Ordering::Relaxed);
-        tracing::warn!(actuator = %self.actuator, reason, "its key is not changed");
+        tracing::warn!(actuator = %self.actuator, reason, "key rotation refused");
         ToActuator::NotRotated(reason)
     }
 
@@ -114,7 +114,7 @@ impl Asks<'_> {
         let (_, pem) = parse_x509_pem(certificate_pem.as_bytes()).map_err(|error| error.to_string())?;
         let (key, until_s) = certificate_key(&pem.contents).map_err(|error| error.to_string())?;
         self.order(IdentityEvent::Certified { whose: source, key, until_s }).await?;
-        tracing::info!(actuator = %self.actuator, "its new key is known");
+        tracing::info!(actuator = %self.actuator, "key rotation: new key registered");
         Ok(ToActuator::Rotated { key: new, certificate_pem })
     }
 
@@ -127,7 +127,7 @@ impl Asks<'_> {
         }
         match self.order(IdentityEvent::Settled { whose: source, key, by_key }).await {
             Ok(_) => {
-                tracing::info!(actuator = %self.actuator, "its old key is not taken any more");
+                tracing::info!(actuator = %self.actuator, "key rotation: old key retired");
                 ToActuator::Settled { key }
             }
             Err(reason) => self.refused(reason),

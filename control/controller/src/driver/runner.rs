@@ -102,13 +102,13 @@ impl Runner {
             match command {
                 Command::Committed(entry) => {
                     if let Err(error) = self.committed(&entry) {
-                        tracing::error!(index = entry.position.index, %error, "the order cannot be followed");
+                        tracing::error!(index = entry.position.index, %error, "cannot apply an ordered entry");
                         break;
                     }
                 }
                 Command::Install(at, state) => {
                     if let Err(error) = self.install(at, &state) {
-                        tracing::error!(index = at.index, %error, "a state that was sent cannot be taken over");
+                        tracing::error!(index = at.index, %error, "cannot install the received snapshot");
                         break;
                     }
                 }
@@ -166,7 +166,7 @@ impl Runner {
         self.entries_since = 0;
         self.bytes_since = 0;
         self.taken = at.index;
-        tracing::info!(index = at.index, version = %self.core.store().version(), "took over a state");
+        tracing::info!(index = at.index, version = %self.core.store().version(), "installed a snapshot");
         self.observer.took_over(at.index, self.core.store().version(), self.core.group_keys());
         if self.digest_every > 0 {
             self.report_digest();
@@ -258,7 +258,7 @@ impl Runner {
                 self.shared.sessions.close(&target, session, reason);
             }
             Output::Repair { target, found } => {
-                tracing::info!(actuator = %target, keys = found.len(), "keys to be decided anew");
+                tracing::info!(actuator = %target, keys = found.len(), "repairing keys");
                 let now_ms = self.shared.ordered_now_ms();
                 self.shared.offer_item(&Item::Repair { now_ms, actuator: target, found });
             }

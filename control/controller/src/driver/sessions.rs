@@ -138,7 +138,7 @@ impl Sessions {
         };
         if entry.outbound.try_send(frame).is_err() {
             self.overflowed.fetch_add(1, Ordering::Relaxed);
-            tracing::warn!(%actuator, session, "the peer does not read its session: closed");
+            tracing::warn!(%actuator, session, "closed session: the peer does not read");
             open.remove(actuator);
         }
     }

@@ -156,11 +156,11 @@ impl Dealing {
             Ok((_, secret)) => {
                 self.kept.keep_share(&KeptShare { phase: keys.phase(), secret: *secret.to_bytes() })?;
                 self.kept.forget_round()?;
-                tracing::info!(phase = keys.phase(), "this member has its share of the group's key");
+                tracing::info!(phase = keys.phase(), "share of the group key installed");
                 self.share = Some((keys.phase(), secret));
             }
             Err(error) => {
-                tracing::warn!(%error, phase = keys.phase(), "this member has no share; it waits for a new one");
+                tracing::warn!(%error, phase = keys.phase(), "no share of the group key: waiting for the next resharing");
             }
         }
         Ok(())
@@ -175,7 +175,7 @@ impl Dealing {
         let kept = self.kept.round()?.filter(|kept| kept.round == round.id());
         for deal in kept.iter().flat_map(|kept| &kept.deals) {
             if let Err(fault) = player.take(deal, &common.me.identity) {
-                tracing::error!(%fault, "a deal on disk does not count");
+                tracing::error!(%fault, "invalid deal on disk");
             }
         }
         Ok(Ok(player))
@@ -233,7 +233,7 @@ impl Dealing {
         });
         let player = self.played(common, &round)?.ok();
         let (since_ms, phase) = (common.now_ms, round.phase());
-        tracing::info!(phase, deals = dealer.is_some(), plays = player.is_some(), "a round of dealing");
+        tracing::info!(phase, deals = dealer.is_some(), plays = player.is_some(), "resharing round");
         let (deals_sent_ms, log_sent_ms) = (0, 0);
         self.part = Some(Part { id, since_ms, kept, dealer, player, deals_sent_ms, log: None, log_sent_ms });
         self.send_deals(common, out);
@@ -370,10 +370,10 @@ impl Dealing {
             Some(Ok(round)) => {
                 self.proposed_ms = Some(now_ms);
                 self.attempts += 1;
-                tracing::info!(phase = round.phase(), players = ?round.players().keys(), "proposes a round of dealing");
+                tracing::info!(phase = round.phase(), players = ?round.players().keys(), "proposing a resharing round");
                 out.push(Output::Propose(KeyStep::Begin(round)));
             }
-            Some(Err(error)) => tracing::warn!(%error, "the group's key cannot be reshared now"),
+            Some(Err(error)) => tracing::warn!(%error, "cannot reshare the group key now"),
             // Not everybody has said who it is.
             None => {}
         }

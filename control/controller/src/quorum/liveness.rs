@@ -66,10 +66,10 @@ impl Liveness {
                 Decision::Nothing => {}
                 Decision::Stimulate => ask = true,
                 Decision::Failed => {
-                    tracing::warn!(member, "a controller of the group does not answer");
+                    tracing::warn!(member, "controller does not answer");
                     common.counters.failed += 1;
                 }
-                Decision::Recovered => tracing::info!(member, "a controller of the group answers again"),
+                Decision::Recovered => tracing::info!(member, "controller answers again"),
             }
             if watched.detector.state() == State::Failed {
                 failed.push(member);

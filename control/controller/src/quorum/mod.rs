@@ -245,7 +245,7 @@ impl Common {
     /// A member was found out, with what convinces others of it, where there is such a thing.
     fn fault(&mut self, fault: Fault, proof: Option<BadShare>) {
         let phase = self.keys.phase();
-        tracing::warn!(%fault, phase, proven = proof.is_some(), "a member was found out");
+        tracing::warn!(%fault, phase, proven = proof.is_some(), "misbehavior by a controller");
         let (member, what) = (fault.member, fault.what);
         self.found_out.push(SeenFault { phase, member, what, proof });
         self.remember(fault);

@@ -298,9 +298,16 @@ impl App for TestApp {
             | EventBody::Identity(_)
             | EventBody::PacketIn(_)
             | EventBody::Apply(_)
-            | EventBody::Order(_)
             | EventBody::Report(_)
             | EventBody::Clock { .. } => {}
+            // Whoever can read it or not: sessions keep it from who cannot.
+            EventBody::Order(order) => {
+                let change =
+                    order.spec.clone().map_or(Change::Delete, |spec| Change::Put(Entry::Plane(spec)));
+                let key = Key::Plane { plane: order.plane.clone(), name: order.name.clone() };
+                let updates = vec![planned(&(order.actuator.clone(), key), version, change, Vec::new())];
+                return Ok(Decision { plan: Plan { updates } });
+            }
             EventBody::Speaks { name, protocol } => {
                 view.put(SPEAKS_TABLE, name.as_str().as_bytes(), encode(protocol))?;
                 let change = match *protocol >= SWITCHES_SINCE {

@@ -12,7 +12,7 @@ use super::app::{self, facts, label};
 use std::collections::BTreeSet;
 use std::net::IpAddr;
 use std::sync::Arc;
-use weir_apps::fabric::{self, Fabric};
+use weir_apps::{Deciders, fabric};
 use weir_base::codec::encode;
 use weir_base::world::Rng;
 use weir_controller::core::scheduler::SchedulerSettings;
@@ -49,7 +49,7 @@ fn new_core() -> Core {
         believes_one: true,
         scheduler,
     };
-    let apps: Vec<SharedApp> = vec![Arc::new(Fabric::default())];
+    let apps: Vec<SharedApp> = vec![Arc::new(Deciders::default())];
     Core::new(settings, Box::new(signer()), apps)
 }
 

@@ -9,7 +9,7 @@ use super::app::{self, facts, label};
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 use std::sync::Arc;
-use weir_apps::fabric::{self, Fabric};
+use weir_apps::{Deciders, fabric};
 use weir_base::codec::encode;
 use weir_base::world::Rng;
 use weir_controller::core::scheduler::SchedulerSettings;
@@ -47,7 +47,7 @@ fn settings() -> CoreSettings {
 }
 
 fn apps() -> Vec<SharedApp> {
-    vec![Arc::new(Fabric::default())]
+    vec![Arc::new(Deciders::default())]
 }
 
 fn identity(number: usize) -> KeyPair {

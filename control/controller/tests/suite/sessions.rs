@@ -27,7 +27,10 @@ use weir_controller::driver::{
 use weir_model::event::{Event, EventBody, SPEAKS_TABLE, SignedEvent, SourceId, UsageReport};
 use weir_model::identity::IdentityEvent;
 use weir_model::local::{Answer, Question};
-use weir_model::session::{PROTOCOL, PROTOCOL_MIN, REQUEST_BYTES_MAX, ToActuator, ToController};
+use weir_model::plane::PlaneOrder;
+use weir_model::session::{
+    PLANES_SINCE, PROTOCOL, PROTOCOL_MIN, REQUEST_BYTES_MAX, SWITCHES_SINCE, ToActuator, ToController,
+};
 use weir_model::{Key, Label, Version};
 use weir_trust::batch::{GroupSigner, Verifier};
 use weir_trust::gate::{Gate, take};
@@ -464,6 +467,78 @@ fn what_came_with_a_protocol_is_told_to_whoever_speaks_it() {
         until("updates that it can read", async || back.gate.lock().unwrap().get(&port).is_some()).await;
         assert!(version > Version::ZERO && !third.is_finished() && !has(&back));
         assert!(back.gate.lock().unwrap().iter().all(|(key, _)| key.since_protocol() <= PROTOCOL_MIN));
+    });
+    controller.shutdown();
+}
+
+/// Hosts of every release that this one works with, in one domain: each has all that it can read, nothing else, and its session goes on.
+#[test]
+fn hosts_of_all_protocols_that_are_taken_work_side_by_side() {
+    let world = World::new();
+    let mut settings = settings();
+    settings.sessions.ping_ms = 20;
+    let controller = world.start(&settings);
+    let agents: Vec<Arc<Agent>> = (PROTOCOL_MIN..=PROTOCOL)
+        .map(|protocol| {
+            let number = protocol as u8;
+            let agent =
+                Arc::into_inner(Agent::new(&format!("h{protocol}"), number, world.dir.path())).unwrap();
+            Arc::new(Agent { protocol, ..agent })
+        })
+        .collect();
+    assert!(agents.len() > 1, "the release before is taken");
+    let plane = Key::Plane { plane: label("echo"), name: "n".into() };
+    let has = |agent: &Agent, key: &Key| {
+        agent.gate.lock().unwrap().get(key).is_some_and(|found| found.entry.is_some())
+    };
+    runtime().block_on(async {
+        let handle = controller.handle();
+        let address = world.listen(handle.clone()).await;
+        let sessions: Vec<_> = agents.iter().map(|agent| world.connect(agent, address)).collect();
+        until("all are there", async || handle.published().joined.len() == agents.len()).await;
+        for agent in &agents {
+            let (actuator, name) = (agent.name.clone(), "n".to_owned());
+            let order = PlaneOrder { plane: label("echo"), actuator, name, spec: Some(b"{}".to_vec()) };
+            handle.order(order, None).await.unwrap();
+        }
+        let endpoints =
+            agents.iter().map(|agent| endpoint("n1", &format!("e-{}", agent.name), agent.name.as_str()));
+        handle.propose(transaction(endpoints.collect())).await.unwrap();
+        for agent in &agents {
+            let port = Key::Port { vni: vni(&label("n1")), endpoint: label(&format!("e-{}", agent.name)) };
+            until("its port", async || has(agent, &port)).await;
+            for (key, since) in [(&Key::Underlays, SWITCHES_SINCE), (&plane, PLANES_SINCE)] {
+                let can_read = agent.protocol >= since;
+                until("what it can read", async || has(agent, key) == can_read).await;
+            }
+            let gate = agent.gate.lock().unwrap();
+            assert!(gate.iter().all(|(key, _)| key.since_protocol() <= agent.protocol), "{}", agent.name);
+        }
+        assert!(sessions.iter().all(|session| !session.is_finished()));
+    });
+    controller.shutdown();
+}
+
+/// Who speaks what is not taken any more, or not yet, hears both numbers and which side is older.
+#[test]
+fn a_protocol_that_is_not_taken_is_refused_with_what_to_upgrade() {
+    let world = World::new();
+    let controller = world.start(&settings());
+    let agent = Agent::new("h1", 1, world.dir.path());
+    let gate = agent.gate.lock().unwrap();
+    runtime().block_on(async {
+        let address = world.listen(controller.handle()).await;
+        let authority = &world.authority;
+        let client = authority.client(Some((authority, "h1", true)));
+        for (protocol, older) in [(PROTOCOL_MIN - 1, "this host or gateway"), (PROTOCOL + 1, "the controllers")] {
+            let hello = hello_in(protocol, &label("h1"), &gate, agent.identity.public());
+            let text = refusal(address, client.clone(), hello).await;
+            let wanted = format!(
+                "protocol {protocol} of sessions and the controllers {PROTOCOL_MIN} to {PROTOCOL}: upgrade {older}"
+            );
+            assert!(text.contains(&wanted), "{text}");
+        }
+        assert!(controller.handle().published().joined.is_empty());
     });
     controller.shutdown();
 }

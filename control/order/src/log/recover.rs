@@ -132,7 +132,8 @@ impl Reader<'_, '_> {
         let mut block = vec![0; SEGMENT_HEADER_BYTES];
         let count = file.read_at(0, &mut block).map_err(|error| self.io("reading", number, error))?;
         let length = file.len().map_err(|error| self.io("reading", number, error))?;
-        let header = segment::decode(&block[..count]).map_err(|what| self.corrupt(number, 0, index, what))?;
+        let header = segment::decode(&block[..count])
+            .map_err(|what| self.corrupt(number, 0, index, what.to_string()))?;
         let what = if header.number != number {
             format!("its first block says segment {}", header.number)
         } else if length != header.segment_bytes {

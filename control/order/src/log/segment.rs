@@ -42,13 +42,39 @@ pub fn encode(header: &SegmentHeader) -> Vec<u8> {
     out
 }
 
-/// Reads the first block; the error says what is wrong with it.
-pub fn decode(bytes: &[u8]) -> Result<SegmentHeader, String> {
+/// What is wrong with the first block of a segment.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub enum BadHeader {
+    /// It is not whole.
+    #[error("the file has {0} bytes, less than its first block")]
+    Short(usize),
+    /// It is of another kind of file.
+    #[error("it does not begin as a log segment does")]
+    Magic,
+    /// It is damaged.
+    #[error("the checksum of its first block is wrong")]
+    Checksum,
+    /// Another release wrote it.
+    #[error("its format has version {found} and this program reads {LOG_VERSION}")]
+    Version {
+        /// The version.
+        found: u32,
+    },
+    /// It was never written by this program.
+    #[error("a number in its first block is impossible")]
+    Number,
+}
+
+/// Reads the first block.
+///
+/// # Errors
+/// What is wrong with it.
+pub fn decode(bytes: &[u8]) -> Result<SegmentHeader, BadHeader> {
     let Some(bytes) = bytes.get(..SEGMENT_HEADER_BYTES) else {
-        return Err(format!("the file has {} bytes, less than its first block", bytes.len()));
+        return Err(BadHeader::Short(bytes.len()));
     };
     if bytes[..8] != MAGIC {
-        return Err("it does not begin as a log segment does".to_owned());
+        return Err(BadHeader::Magic);
     }
     let mut words = [0; 8];
     for (word, chunk) in words.iter_mut().zip(bytes[..64].chunks_exact(8)) {
@@ -59,15 +85,15 @@ pub fn decode(bytes: &[u8]) -> Result<SegmentHeader, String> {
     let mut crc = [0; 4];
     crc.copy_from_slice(&bytes[CRC_AT..]);
     if crc32c::crc32c(&bytes[..CRC_AT]) != u32::from_le_bytes(crc) {
-        return Err("the checksum of its first block is wrong".to_owned());
+        return Err(BadHeader::Checksum);
     }
     let version = words[1] as u32;
     if version != LOG_VERSION || (words[1] >> 32) as usize != SEGMENT_HEADER_BYTES {
-        return Err(format!("its format has version {version} and this program reads {LOG_VERSION}"));
+        return Err(BadHeader::Version { found: version });
     }
     let [_, _, log_id, number, segment_bytes, first_sequence, first_index, term] = words;
     if [number, first_sequence, first_index].iter().any(|field| !(1..NUMBER_LIMIT).contains(field)) {
-        return Err("a number in its first block is impossible".to_owned());
+        return Err(BadHeader::Number);
     }
     Ok(SegmentHeader { log_id, number, segment_bytes, first_sequence, first_index, term })
 }

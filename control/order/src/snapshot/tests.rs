@@ -128,3 +128,18 @@ fn failures_leave_the_older_ones_and_no_leftovers() {
     store.save(at(2), &mut &b"better"[..]).unwrap();
     assert_eq!(read(&store), b"better");
 }
+
+/// Releases to come read what this one writes. A hash that differs means a new format: raise [`format::SNAPSHOT_VERSION`], and read the
+/// one before.
+#[test]
+fn a_snapshot_keeps_its_bytes() {
+    use sha2::{Digest as _, Sha256};
+    let disk = SimDisk::new(1);
+    store(&disk).save(at(300), &mut &state(CHUNK_BYTES_MAX + 5, 4)[..]).unwrap();
+    let digest: [u8; 32] = Sha256::digest(disk.read_all(&file_name(300)).unwrap()).into();
+    assert_eq!(
+        (format::SNAPSHOT_VERSION, &digest[..8]),
+        (1, &[0x16, 0x35, 0x06, 0x63, 0x43, 0x6d, 0x42, 0x8b][..]),
+        "{digest:02x?}"
+    );
+}

@@ -302,7 +302,7 @@ impl RaftStateMachine<Types> for Machine {
             let what = format!("it says it stands at {}, not where its sender said", installed.log_id);
             return Err(io::Error::new(io::ErrorKind::InvalidData, what));
         }
-        tracing::info!(at = %installed.log_id, position = installed.position.index, "took over a state");
+        tracing::info!(at = %installed.log_id, position = installed.position.index, "installed a snapshot");
         Ok(())
     }
 

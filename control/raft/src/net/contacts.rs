@@ -87,14 +87,14 @@ impl Contacts {
     pub(super) fn failed(&self, to: u64, address: &str, error: &io::Error) {
         let line = locked(&self.tried).failed(&to, self.now_ms(), format!("{address}: {error}"));
         if let Some(Line { failures, pause_ms, problem }) = line {
-            tracing::warn!(replica = to, failures, pause_ms, problem, "a replica is not reached");
+            tracing::warn!(replica = to, failures, pause_ms, problem, "cannot connect to replica");
         }
     }
 
     /// It answered, or opened a link itself.
     pub(super) fn reached(&self, from: u64) {
         if let Some(failures) = locked(&self.tried).reached(&from) {
-            tracing::info!(replica = from, failures, "a replica is reached again");
+            tracing::info!(replica = from, failures, "connected to replica again");
         }
     }
 
@@ -120,7 +120,7 @@ impl Contacts {
                  it its vote again, by themselves where they are a majority without it. Where they are not: stop it, 'weir group remove {replica}', \
                  empty its state directory, start it with --join-group, and add it again"
             );
-            tracing::error!(replica, index, "a replica has lost its log");
+            tracing::error!(replica, index, "replica lost its log");
             locked(&self.lost).insert(replica, why);
         }
     }
@@ -136,7 +136,7 @@ impl Contacts {
         match (response, prev, last) {
             (Response::Append(AppendEntriesResponse::Success), _, Some(last)) => {
                 if prev != Some(last) && locked(&self.full).remove(&replica) {
-                    tracing::info!(replica, "its disk has room again");
+                    tracing::info!(replica, "disk space available again");
                 }
                 self.has(replica, term, last.index());
             }
@@ -145,7 +145,7 @@ impl Contacts {
                 self.has(replica, term, taken.index());
             }
             (Response::Refused(why), ..) if why == FULL && locked(&self.full).insert(replica) => {
-                tracing::warn!(replica, "its disk is full: it takes nothing new");
+                tracing::warn!(replica, "disk full: refusing new entries");
             }
             (Response::Append(AppendEntriesResponse::Conflict), Some(prev), _) => {
                 self.lacks(replica, term, prev.index());

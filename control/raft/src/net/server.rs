@@ -95,14 +95,14 @@ async fn serve_link(service: Arc<Service>, accepted: Accepted) {
         }
         Some(Err(why)) => {
             count(&counts.links_refused, 1);
-            tracing::warn!(from, why, "refused a link");
+            tracing::warn!(from, why, "refused a connection");
             return;
         }
         None => return,
     }
     if let Err(why) = answer_all(&service, from, link).await {
         count(&counts.malformed, 1);
-        tracing::warn!(from, why, "ended a link");
+        tracing::warn!(from, why, "closed a connection");
     }
 }
 

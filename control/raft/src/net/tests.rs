@@ -109,3 +109,20 @@ fn hostile_frames_are_refused_or_read_as_they_would_be_written() {
         },
     );
 }
+
+/// Replicas of the release before read these. A hash that differs means another protocol: raise [`super::PROTOCOL`].
+#[test]
+fn messages_keep_their_bytes() {
+    use sha2::{Digest as _, Sha256};
+    let hello = Hello { protocol: super::PROTOCOL, group: "a group".to_owned(), from: 1, to: 2, lane: 3 };
+    let mut hash = Sha256::new();
+    hash.update(hello.encode());
+    requests().iter().for_each(|request| hash.update(encode_request(5, request)));
+    responses().iter().for_each(|response| hash.update(encode_response(6, response)));
+    let digest: [u8; 32] = hash.finalize().into();
+    assert_eq!(
+        (super::PROTOCOL, &digest[..8]),
+        (1, &[0x46, 0xc7, 0x0e, 0x49, 0x4b, 0x68, 0x66, 0xe5][..]),
+        "{digest:02x?}"
+    );
+}

@@ -141,7 +141,7 @@ impl Health {
             let (inner, raft) = (Arc::clone(&self.inner), self.raft.clone());
             spawn(async move {
                 if let Err(error) = admin::transfer(&inner, &raft, None).await {
-                    tracing::warn!(%error, "a fenced leader could not give leadership away yet");
+                    tracing::warn!(%error, "fenced leader cannot transfer leadership yet");
                 }
             });
         }
@@ -153,7 +153,7 @@ impl Health {
         let client = self.network.client(id, &members[&id], Lane::Control);
         spawn(async move {
             if let Err(error) = client.ask(&Request::Repair, TELL_LIMIT).await {
-                tracing::warn!(id, %error, "could not ask for a state");
+                tracing::warn!(id, %error, "cannot request a snapshot");
             }
         });
     }
@@ -165,14 +165,14 @@ impl Health {
         // A fresh one for the next time: there may be none, or one behind which the other's log does not reach.
         self.inner.state_wanted.store(true, Ordering::Release);
         let Some((meta, data)) = newest.filter(|_| self.fenced.is_none()) else {
-            tracing::info!(to, "was asked for a state and has no snapshot of one");
+            tracing::info!(to, "a snapshot was requested, and there is none yet");
             return;
         };
         let vote = self.raft.server_metrics().borrow_watched().vote;
         let client = self.network.client(to, &address, Lane::Snapshot);
         spawn(async move {
             if let Err(error) = client.send_repair(&meta, &data, vote).await {
-                tracing::warn!(to, %error, "could not send a state");
+                tracing::warn!(to, %error, "cannot send a snapshot");
             }
         });
     }
@@ -192,7 +192,7 @@ impl Health {
                 tracing::warn!(
                     replica = own,
                     index = at.index,
-                    "repaired: the majority's state is taken over"
+                    "repaired: installed the majority's snapshot"
                 );
                 self.inner.repairs.fetch_add(1, Ordering::Relaxed);
                 self.digests.forget_own();
@@ -202,7 +202,7 @@ impl Health {
                 *locked(&self.inner.fence) = None;
             }
             Ok(Err(error)) => {
-                tracing::error!(replica = own, %error, "the state that was sent could not be taken over")
+                tracing::error!(replica = own, %error, "cannot install the received snapshot")
             }
             // openraft has ended, which is told elsewhere.
             Err(_) => {}

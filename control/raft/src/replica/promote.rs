@@ -21,12 +21,12 @@ pub(super) async fn watch(inner: Arc<Inner>, raft: RaftOf) {
             Ok(promoted) => {
                 pause = LOOK;
                 if let Some(id) = promoted {
-                    tracing::info!(replica = id, "it has caught up and has a vote now");
+                    tracing::info!(replica = id, "replica caught up: promoted to voter");
                 }
             }
             Err(error) => {
                 pause = (2 * pause).min(PAUSE_MAX);
-                tracing::warn!(%error, "a replica that has caught up has no vote yet");
+                tracing::warn!(%error, "cannot promote a replica that caught up yet");
             }
         }
     }

@@ -78,7 +78,7 @@ impl Applier {
             match commands.recv_timeout(EXPIRY_LOOK) {
                 Ok(Command::Committed(entry)) => {
                     if let Err(error) = self.committed(&entry) {
-                        tracing::error!(index = entry.position.index, %error, "the order cannot be followed");
+                        tracing::error!(index = entry.position.index, %error, "cannot apply an ordered entry");
                         break;
                     }
                 }

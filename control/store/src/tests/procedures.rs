@@ -31,7 +31,7 @@ impl Procedure for Endless {
 struct Sums;
 
 impl Loader for Sums {
-    fn load(&self, module: &[u8], _: ProcedureLimits) -> Result<Arc<dyn Procedure>, String> {
+    fn load(&self, module: &[u8], _: ProcedureLimits) -> Result<Arc<dyn Procedure>, BadModule> {
         struct Sum(u64);
         impl Procedure for Sum {
             fn call(&self, _: &mut Call<'_, '_>, _: &[u8]) -> Result<Vec<u8>, Aborted> {
@@ -39,7 +39,7 @@ impl Loader for Sums {
             }
         }
         if module.is_empty() {
-            Err("it is empty".into())
+            Err(BadModule::new("it is empty"))
         } else {
             Ok(Arc::new(Sum(module.iter().map(|b| u64::from(*b)).sum())))
         }

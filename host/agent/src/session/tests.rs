@@ -260,17 +260,19 @@ fn a_session_resets_the_waits() {
 
 #[test]
 fn another_protocol_is_told_plainly() {
-    let mut talk = Talk::new(&["a:1"]);
-    talk.say(Input::SwitchUp);
-    talk.say(Input::Connected);
-    talk.say(Input::FromSwitch(state(1, &[], true)));
-    let out = talk.say(Input::FromController(ToActuator::Welcome { protocol: PROTOCOL + 1, epoch: 1 }));
-    let [Output::Close, Output::Report(report)] = &out[..] else { panic!("{out:?}") };
-    let text = report.to_string();
-    let wanted =
-        format!("speaks protocol {} and this agent speaks {PROTOCOL}: upgrade the agent", PROTOCOL + 1);
-    assert!(text.contains(&wanted), "{text}");
-    assert_eq!(talk.session.counters.protocol_errors, 1);
+    for (protocol, older) in [(PROTOCOL + 1, "agent"), (PROTOCOL - 1, "controller")] {
+        let mut talk = Talk::new(&["a:1"]);
+        talk.say(Input::SwitchUp);
+        talk.say(Input::Connected);
+        talk.say(Input::FromSwitch(state(1, &[], true)));
+        let out = talk.say(Input::FromController(ToActuator::Welcome { protocol, epoch: 1 }));
+        let [Output::Close, Output::Report(report)] = &out[..] else { panic!("{out:?}") };
+        let text = report.to_string();
+        let wanted =
+            format!("speaks protocol {protocol} and this agent speaks {PROTOCOL}: upgrade the {older}");
+        assert!(text.contains(&wanted), "{text}");
+        assert_eq!(talk.session.counters.protocol_errors, 1);
+    }
 }
 
 #[test]

@@ -24,7 +24,8 @@ use tokio::net::TcpListener;
 use tokio::sync::Semaphore;
 use weir_api::pki::{CONTROLLER_RENEWAL, Now, Refuses, Shown, refusing_server_config};
 use weir_api::server::{Admins, finished, router};
-use weir_apps::fabric::{Fabric, FabricSettings};
+use weir_apps::Deciders;
+use weir_apps::fabric::FabricSettings;
 use weir_base::world::{Clock, RealClock, RealDisk};
 use weir_controller::core::SharedApp;
 use weir_controller::core::scheduler::Mode;
@@ -147,7 +148,7 @@ fn start(
     };
     let clock: Arc<dyn Clock> = Arc::new(RealClock::new());
     let single = || Box::new(SingleSigner(state.group_key()));
-    let apps: Vec<SharedApp> = vec![Arc::new(Fabric::new(fabric(config)))];
+    let apps: Vec<SharedApp> = vec![Arc::new(Deciders::new(fabric(config)))];
     let Some(group) = &config.group else {
         let log = config.state_dir.join("log");
         let disk = RealDisk::open(&log).map_err(Failure::io(log.display().to_string()))?;

@@ -60,7 +60,7 @@ pub enum Wrong {
         limit: usize,
     },
     /// A value that the type does not have.
-    #[error("value {value} at byte {at} is none of its type")]
+    #[error("invalid enum value {value} at byte {at}")]
     Value {
         /// Where it stands.
         at: usize,

@@ -1,11 +1,12 @@
 //! What other domains tell, and what of it is believed.
 
 use super::super::tables::{FOREIGN, Parts, joined, name0, read};
-use super::super::work::{Count, Work, reference};
+use super::super::work::{Count, Work};
 use super::{
     Foreign, Taken, Unowned, domain_of, foreign_key, id, list_problem, put_record, put_taken, record_of,
     taken_of,
 };
+use crate::delta::reference;
 use std::net::IpAddr;
 use weir_base::codec::encode;
 use weir_model::Label;
@@ -18,7 +19,11 @@ use weir_store::Rejection;
 use weir_trust::batch::Verifier;
 
 /// The addresses that a domain told of, of one network or of all, with the identifier that it told.
-pub(super) fn told_by(work: &Work<'_, '_>, domain: &Label, network: Option<&Label>) -> Vec<(Vni, IpAddr)> {
+pub(super) fn told_by(
+    work: &Work<'_, '_, '_>,
+    domain: &Label,
+    network: Option<&Label>,
+) -> Vec<(Vni, IpAddr)> {
     let own = name0(domain.as_str());
     let prefix = network.map_or_else(|| own.clone(), |network| joined(own.clone(), &name0(network.as_str())));
     let found = work.view.scan(FOREIGN, &prefix);
@@ -31,18 +36,18 @@ pub(super) fn told_by(work: &Work<'_, '_>, domain: &Label, network: Option<&Labe
 }
 
 /// Forgets all that a domain told.
-pub(super) fn forget_all(work: &mut Work<'_, '_>, domain: &Label) {
+pub(super) fn forget_all(work: &mut Work<'_, '_, '_>, domain: &Label) {
     for (key, value) in work.view.scan(FOREIGN, &name0(domain.as_str())) {
         void(work, domain, &key, &value);
     }
 }
 
-fn void(work: &mut Work<'_, '_>, domain: &Label, key: &[u8], value: &[u8]) {
+fn void(work: &mut Work<'_, '_, '_>, domain: &Label, key: &[u8], value: &[u8]) {
     let mut parts = Parts(&key[name0(domain.as_str()).len()..]);
     parts.name();
     let address = parts.address();
     work.view.delete(FOREIGN, key);
-    work.marks.locations.insert((read::<Foreign>(FOREIGN, value).vni, address));
+    work.own.broad.locations.insert((read::<Foreign>(FOREIGN, value).vni, address));
 }
 
 /// Takes statements in turn, each once.
@@ -50,7 +55,7 @@ fn void(work: &mut Work<'_, '_>, domain: &Label, key: &[u8], value: &[u8]) {
 /// # Errors
 /// When they are not under the signature of the origin's group, or do not follow what was taken: then none is taken.
 pub(super) fn forwarded(
-    work: &mut Work<'_, '_>,
+    work: &mut Work<'_, '_, '_>,
     origin: &Label,
     batches: &[SignedUpdates],
 ) -> Result<(), Rejection> {
@@ -95,7 +100,7 @@ pub(super) fn forwarded(
 
 /// The statement in an update, if it is one for this domain.
 fn addressed<'p>(
-    work: &Work<'_, '_>,
+    work: &Work<'_, '_, '_>,
     origin: &Label,
     proven: &'p ProvenUpdate,
 ) -> Result<(u64, &'p Statement), Rejection> {
@@ -107,7 +112,7 @@ fn addressed<'p>(
 }
 
 fn take(
-    work: &mut Work<'_, '_>,
+    work: &mut Work<'_, '_, '_>,
     record: &mut DomainRecord,
     taken: &mut Taken,
     sequence: u64,
@@ -148,7 +153,7 @@ fn take(
 
 /// Keeps a location, or tells why not. One of a network or subnet that is not here yet waits for it.
 fn place(
-    work: &mut Work<'_, '_>,
+    work: &mut Work<'_, '_, '_>,
     record: &DomainRecord,
     taken: &mut Taken,
     (network, vni, address): (&Label, Vni, IpAddr),
@@ -172,13 +177,13 @@ fn place(
     }
     taken.locations += u64::from(before.is_none());
     work.view.put(FOREIGN, &key, encode(&Foreign { sequence, vni, at: at.clone() }))?;
-    work.marks.locations.insert((vni, address));
+    work.own.broad.locations.insert((vni, address));
     Ok(None)
 }
 
 /// Whether a domain may say where an address is, and that it is there.
 fn unowned(
-    work: &mut Work<'_, '_>,
+    work: &mut Work<'_, '_, '_>,
     record: &DomainRecord,
     (network, vni, address): (&Label, Vni, IpAddr),
     at: &LocationEntry,
@@ -202,7 +207,7 @@ fn unowned(
 }
 
 /// What was told before a number and not again is void.
-fn complete(work: &mut Work<'_, '_>, origin: &Label, taken: &mut Taken, since: u64) {
+fn complete(work: &mut Work<'_, '_, '_>, origin: &Label, taken: &mut Taken, since: u64) {
     for (key, value) in work.view.scan(FOREIGN, &name0(origin.as_str())) {
         if read::<Foreign>(FOREIGN, &value).sequence < since {
             void(work, origin, &key, &value);

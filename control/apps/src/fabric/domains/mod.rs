@@ -27,16 +27,17 @@ mod told;
 
 pub use query::{DomainStatus, controllers, domain, domains, record, told_domain, word};
 
-use super::switches;
+use super::marks::mark_underlays;
 use super::tables::{
     DOMAINS, FOREIGN, LANES, NUMBERED, OWN_CONTROLLERS, SHARED, TAKEN, address_bytes, joined, label, name0,
     read, vni_key,
 };
-use super::work::{Count, Work, reference, wrong_field};
+use super::work::{Count, Work};
+use crate::delta::{reference, wrong_field};
 use serde::{Deserialize, Serialize};
 use std::net::IpAddr;
 use weir_base::codec::encode;
-use weir_model::domain::{DomainController, DomainEvent, DomainRecord, StatementBody};
+use weir_model::domain::{DomainController, DomainEvent, DomainRecord};
 use weir_model::entry::{LocationEntry, Vni};
 use weir_model::event::Event;
 use weir_model::resource::{Encapsulation, FieldError, Forwarding, Kind, Resource, ResourceId, Subnet};
@@ -139,7 +140,7 @@ pub(super) struct Foreign {
 
 /// Decides on an event about domains.
 pub(super) fn decide(
-    work: &mut Work<'_, '_>,
+    work: &mut Work<'_, '_, '_>,
     event: &Event,
     about: &DomainEvent,
     now_ms: u64,
@@ -162,48 +163,48 @@ fn id(domain: &Label) -> String {
     format!("domain/{domain}")
 }
 
-fn record_of(work: &Work<'_, '_>, domain: &Label) -> Option<DomainRecord> {
+fn record_of(work: &Work<'_, '_, '_>, domain: &Label) -> Option<DomainRecord> {
     work.view.get(DOMAINS, domain.as_str().as_bytes()).map(|bytes| read(DOMAINS, &bytes))
 }
 
-fn put_record(work: &mut Work<'_, '_>, record: &DomainRecord) -> Result<(), Rejection> {
+fn put_record(work: &mut Work<'_, '_, '_>, record: &DomainRecord) -> Result<(), Rejection> {
     work.view.put(DOMAINS, record.name.as_str().as_bytes(), encode(record))
 }
 
-fn lane_of(work: &Work<'_, '_>, domain: &Label) -> Option<Lane> {
+fn lane_of(work: &Work<'_, '_, '_>, domain: &Label) -> Option<Lane> {
     work.view.get(LANES, domain.as_str().as_bytes()).map(|bytes| read(LANES, &bytes))
 }
 
-fn put_lane(work: &mut Work<'_, '_>, domain: &Label, lane: &Lane) -> Result<(), Rejection> {
+fn put_lane(work: &mut Work<'_, '_, '_>, domain: &Label, lane: &Lane) -> Result<(), Rejection> {
     work.view.put(LANES, domain.as_str().as_bytes(), encode(lane))
 }
 
 /// The last number that a domain was told before it was forgotten. Of its own only, for a domain may say any number of itself.
-fn numbered(work: &Work<'_, '_>, domain: &Label) -> u64 {
+fn numbered(work: &Work<'_, '_, '_>, domain: &Label) -> u64 {
     work.view.get(NUMBERED, domain.as_str().as_bytes()).map_or(0, |bytes| read(NUMBERED, &bytes))
 }
 
-fn taken_of(work: &Work<'_, '_>, domain: &Label) -> Taken {
+fn taken_of(work: &Work<'_, '_, '_>, domain: &Label) -> Taken {
     let bytes = work.view.get(TAKEN, domain.as_str().as_bytes());
     bytes.map_or_else(Taken::default, |bytes| read(TAKEN, &bytes))
 }
 
-fn put_taken(work: &mut Work<'_, '_>, domain: &Label, taken: &Taken) -> Result<(), Rejection> {
+fn put_taken(work: &mut Work<'_, '_, '_>, domain: &Label, taken: &Taken) -> Result<(), Rejection> {
     work.view.put(TAKEN, domain.as_str().as_bytes(), encode(taken))
 }
 
 /// Names of the domains that are known, ascending.
-fn known_domains(work: &Work<'_, '_>) -> Vec<Label> {
+fn known_domains(work: &Work<'_, '_, '_>) -> Vec<Label> {
     work.view.scan(DOMAINS, b"").into_iter().map(|(key, _)| label(&key)).collect()
 }
 
 /// What is known of each of them.
-pub(super) fn records(work: &Work<'_, '_>) -> Vec<DomainRecord> {
+pub(super) fn records(work: &Work<'_, '_, '_>) -> Vec<DomainRecord> {
     work.view.scan(DOMAINS, b"").iter().map(|(_, bytes)| read(DOMAINS, bytes)).collect()
 }
 
 /// How many controllers this domain has, as far as they said.
-pub(super) fn controllers_count(work: &Work<'_, '_>) -> usize {
+pub(super) fn controllers_count(work: &Work<'_, '_, '_>) -> usize {
     let now = own_controllers(work);
     if now.is_empty() { work.settings.controllers_founded } else { now.len() }
 }
@@ -224,7 +225,7 @@ fn list_problem(list: &[DomainController]) -> Option<&'static str> {
     None
 }
 
-fn know(work: &mut Work<'_, '_>, record: &DomainRecord, now_ms: u64) -> Result<(), Rejection> {
+fn know(work: &mut Work<'_, '_, '_>, record: &DomainRecord, now_ms: u64) -> Result<(), Rejection> {
     let name = &record.name;
     let wrong = |field: &str, value: String, allowed: &str| {
         Err(wrong_field(id(name), FieldError::new(field, value, allowed)))
@@ -253,14 +254,14 @@ fn know(work: &mut Work<'_, '_>, record: &DomainRecord, now_ms: u64) -> Result<(
             let taken = Taken { anew: true, ..taken_of(work, name) };
             put_taken(work, name, &taken)?;
             put_record(work, record)?;
-            switches::mark_underlays(work);
+            mark_underlays(work);
             Ok(())
         }
         None => {
             let limit = weir_model::domain::DOMAINS_MAX;
             work.count_up(Count::Domains, b"", limit, || "other domains".to_string())?;
             put_record(work, record)?;
-            switches::mark_underlays(work);
+            mark_underlays(work);
             put_taken(work, name, &Taken::default())?;
             let last = numbered(work, name);
             work.view.delete(NUMBERED, name.as_str().as_bytes());
@@ -270,7 +271,7 @@ fn know(work: &mut Work<'_, '_>, record: &DomainRecord, now_ms: u64) -> Result<(
     }
 }
 
-fn forget(work: &mut Work<'_, '_>, name: &Label) -> Result<(), Rejection> {
+fn forget(work: &mut Work<'_, '_, '_>, name: &Label) -> Result<(), Rejection> {
     if record_of(work, name).is_none() {
         return Ok(());
     }
@@ -290,17 +291,17 @@ fn forget(work: &mut Work<'_, '_>, name: &Label) -> Result<(), Rejection> {
     for table in [DOMAINS, LANES, TAKEN] {
         work.view.delete(table, key);
     }
-    switches::mark_underlays(work);
+    mark_underlays(work);
     work.count_down(Count::Domains, b"")
 }
 
 /// The other domain that a subnet is of.
-pub(super) fn foreign_domain<'s>(work: &Work<'_, '_>, subnet: &'s Subnet) -> Option<&'s Label> {
+pub(super) fn foreign_domain<'s>(work: &Work<'_, '_, '_>, subnet: &'s Subnet) -> Option<&'s Label> {
     subnet.domain.as_ref().filter(|domain| work.settings.domain.as_ref() != Some(domain))
 }
 
 /// The other domain of an address of a network, by the subnet that has it.
-fn domain_of(work: &mut Work<'_, '_>, network: &Label, address: IpAddr) -> Option<Result<Label, ()>> {
+fn domain_of(work: &mut Work<'_, '_, '_>, network: &Label, address: IpAddr) -> Option<Result<Label, ()>> {
     for stored in work.all_of(network, Kind::Subnet) {
         if let Resource::Subnet(subnet) = &stored.resource
             && subnet.prefix_for(address).is_some_and(|prefix| prefix.contains(&address))
@@ -317,7 +318,11 @@ fn foreign_key(domain: &Label, network: &Label, address: IpAddr) -> Vec<u8> {
 }
 
 /// The location of an address that another domain has.
-pub(super) fn foreign_location(work: &mut Work<'_, '_>, vni: Vni, address: IpAddr) -> Option<LocationEntry> {
+pub(super) fn foreign_location(
+    work: &mut Work<'_, '_, '_>,
+    vni: Vni,
+    address: IpAddr,
+) -> Option<LocationEntry> {
     if work.count(Count::Domains, b"") == 0 {
         return None;
     }
@@ -329,7 +334,7 @@ pub(super) fn foreign_location(work: &mut Work<'_, '_>, vni: Vni, address: IpAdd
 }
 
 /// Marks all that other domains told, for a gateway that just joined.
-pub(super) fn mark_foreign(work: &mut Work<'_, '_>, gateway: &Label) {
+pub(super) fn mark_foreign(work: &mut Work<'_, '_, '_>, gateway: &Label) {
     for domain in known_domains(work) {
         for (vni, address) in heard::told_by(work, &domain, None) {
             work.marks.key(gateway, Key::Location { vni, address });
@@ -339,7 +344,7 @@ pub(super) fn mark_foreign(work: &mut Work<'_, '_>, gateway: &Label) {
 
 /// A subnet comes or goes: its network comes to be shared with the subnet's domain, or ceases to be.
 pub(super) fn share(
-    work: &mut Work<'_, '_>,
+    work: &mut Work<'_, '_, '_>,
     vni: Vni,
     subnet: &Subnet,
     comes: bool,
@@ -356,15 +361,15 @@ pub(super) fn share(
         (false, _) => work.view.put(SHARED, &key, encode(&(subnets - 1)))?,
         (true, _) => work.view.put(SHARED, &key, encode(&(subnets + 1)))?,
     }
-    work.shares.insert((domain.clone(), vni));
+    work.own.shares.insert((domain.clone(), vni));
     for (_, address) in heard::told_by(work, &domain, Some(&subnet.network)) {
-        work.marks.locations.insert((vni, address));
+        work.own.broad.locations.insert((vni, address));
     }
     Ok(())
 }
 
 /// A network that is in other domains too has what their switches can speak.
-pub(super) fn check_shared(work: &mut Work<'_, '_>, of: &ResourceId) -> Result<(), Rejection> {
+pub(super) fn check_shared(work: &mut Work<'_, '_, '_>, of: &ResourceId) -> Result<(), Rejection> {
     let name = of.network.as_ref().unwrap_or(&of.name);
     let Some(vni) = work.vni(name) else { return Ok(()) };
     if work.view.scan(SHARED, &vni_key(vni, b"")).is_empty() {
@@ -389,15 +394,7 @@ pub(super) fn check_shared(work: &mut Work<'_, '_>, of: &ResourceId) -> Result<(
     Ok(())
 }
 
-/// One statement more for a domain.
-pub(super) struct Told {
-    pub to: Label,
-    pub sequence: u64,
-    pub after: u64,
-    pub body: StatementBody,
-}
-
 /// The list of this domain's controllers that is in force; empty before there is one.
-pub(super) fn own_controllers(work: &Work<'_, '_>) -> Vec<DomainController> {
+pub(super) fn own_controllers(work: &Work<'_, '_, '_>) -> Vec<DomainController> {
     work.view.get(OWN_CONTROLLERS, b"").map_or_else(Vec::new, |bytes| read(OWN_CONTROLLERS, &bytes))
 }

@@ -1,12 +1,14 @@
 //! What this domain tells others.
 
-use super::super::switches;
+use super::super::change::Told;
+use super::super::marks::mark_underlays;
 use super::super::tables::{
     ADDRESSES, DOMAINS, OWN_CONTROLLERS, Parts, SHARED, TOLD, address_bytes, joined, label, name0, read,
     vni_key,
 };
-use super::super::work::{Count, Work, reference};
-use super::{Told, controllers_count, id, lane_of, list_problem, own_controllers, put_lane, record_of};
+use super::super::work::{Count, Work};
+use super::{controllers_count, id, lane_of, list_problem, own_controllers, put_lane, record_of};
+use crate::delta::reference;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeSet;
 use std::net::IpAddr;
@@ -33,7 +35,7 @@ fn told_key(domain: &Label, vni: Vni, address: IpAddr) -> Vec<u8> {
 }
 
 /// The addresses of which a domain was told, of one network or of all.
-fn told_of(work: &Work<'_, '_>, domain: &Label, vni: Option<Vni>) -> Vec<(Vni, IpAddr)> {
+fn told_of(work: &Work<'_, '_, '_>, domain: &Label, vni: Option<Vni>) -> Vec<(Vni, IpAddr)> {
     let own = name0(domain.as_str());
     let prefix = vni.map_or_else(|| own.clone(), |vni| joined(own.clone(), &vni_key(vni, b"")));
     let found = work.view.scan(TOLD, &prefix);
@@ -45,13 +47,13 @@ fn told_of(work: &Work<'_, '_>, domain: &Label, vni: Option<Vni>) -> Vec<(Vni, I
 }
 
 /// All addresses that endpoints of a network have here.
-fn local_addresses(work: &Work<'_, '_>, vni: Vni) -> Vec<IpAddr> {
+fn local_addresses(work: &Work<'_, '_, '_>, vni: Vni) -> Vec<IpAddr> {
     let found = work.view.scan(ADDRESSES, &vni_key(vni, b""));
     found.into_iter().map(|(key, _)| Parts(&key[4..]).address()).collect()
 }
 
 /// The networks that are in a domain too.
-fn networks_with(work: &Work<'_, '_>, domain: &Label) -> Vec<Vni> {
+fn networks_with(work: &Work<'_, '_, '_>, domain: &Label) -> Vec<Vni> {
     let all = work.view.scan(SHARED, b"");
     all.into_iter()
         .filter(|(key, _)| key[4..] == *domain.as_str().as_bytes())
@@ -60,8 +62,8 @@ fn networks_with(work: &Work<'_, '_>, domain: &Label) -> Vec<Vni> {
 }
 
 /// Tells each domain what this decision changed for it.
-pub(in super::super) fn tell(work: &mut Work<'_, '_>) -> Result<Vec<PlannedUpdate>, Rejection> {
-    let shares = std::mem::take(&mut work.shares);
+pub(in super::super) fn tell(work: &mut Work<'_, '_, '_>) -> Result<Vec<PlannedUpdate>, Rejection> {
+    let shares = std::mem::take(&mut work.own.shares);
     if work.count(Count::Domains, b"") > 0 {
         let mut concerned: BTreeSet<(Label, Vni, IpAddr)> = BTreeSet::new();
         for (domain, vni) in shares {
@@ -70,7 +72,7 @@ pub(in super::super) fn tell(work: &mut Work<'_, '_>) -> Result<Vec<PlannedUpdat
             let before = told_of(work, &domain, Some(vni)).into_iter();
             concerned.extend(before.map(|(vni, address)| (domain.clone(), vni, address)));
         }
-        let places: Vec<(Vni, IpAddr)> = work.marks.locations.iter().copied().collect();
+        let places: Vec<(Vni, IpAddr)> = work.own.broad.locations.iter().copied().collect();
         let mut last: Option<(Vni, Vec<Label>)> = None;
         for (vni, address) in places {
             if last.as_ref().is_none_or(|(of, _)| *of != vni) {
@@ -84,7 +86,7 @@ pub(in super::super) fn tell(work: &mut Work<'_, '_>) -> Result<Vec<PlannedUpdat
             tell_of(work, &domain, vni, address)?;
         }
     }
-    Ok(std::mem::take(&mut work.told).into_iter().map(|told| planned(work.version, told)).collect())
+    Ok(std::mem::take(&mut work.own.told).into_iter().map(|told| planned(work.version, told)).collect())
 }
 
 fn planned(version: Version, told: Told) -> PlannedUpdate {
@@ -96,7 +98,7 @@ fn planned(version: Version, told: Told) -> PlannedUpdate {
 }
 
 /// Tells a domain where an address is, if it was told something else.
-fn tell_of(work: &mut Work<'_, '_>, domain: &Label, vni: Vni, address: IpAddr) -> Result<(), Rejection> {
+fn tell_of(work: &mut Work<'_, '_, '_>, domain: &Label, vni: Vni, address: IpAddr) -> Result<(), Rejection> {
     if lane_of(work, domain).is_none_or(|lane| lane.cut) {
         return Ok(());
     }
@@ -130,7 +132,7 @@ fn tell_of(work: &mut Work<'_, '_>, domain: &Label, vni: Vni, address: IpAddr) -
 }
 
 /// Numbers a statement. A domain that has too many not taken is cut off, and told nothing until it is heard again.
-fn issue(work: &mut Work<'_, '_>, domain: &Label, body: StatementBody) -> Result<(), Rejection> {
+fn issue(work: &mut Work<'_, '_, '_>, domain: &Label, body: StatementBody) -> Result<(), Rejection> {
     let Some(mut lane) = lane_of(work, domain) else { return Ok(()) };
     if lane.cut {
         return Ok(());
@@ -143,12 +145,12 @@ fn issue(work: &mut Work<'_, '_>, domain: &Label, body: StatementBody) -> Result
     lane.last += 1;
     lane.fresh = false;
     put_lane(work, domain, &lane)?;
-    work.told.push(Told { to: domain.clone(), sequence: lane.last, after, body });
+    work.own.told.push(Told { to: domain.clone(), sequence: lane.last, after, body });
     Ok(())
 }
 
 /// Tells a domain everything anew.
-pub(super) fn begin(work: &mut Work<'_, '_>, domain: &Label, now_ms: u64) -> Result<(), Rejection> {
+pub(super) fn begin(work: &mut Work<'_, '_, '_>, domain: &Label, now_ms: u64) -> Result<(), Rejection> {
     forget_all(work, domain)?;
     let Some(mut lane) = lane_of(work, domain) else { return Ok(()) };
     let since = lane.last + 1;
@@ -156,7 +158,7 @@ pub(super) fn begin(work: &mut Work<'_, '_>, domain: &Label, now_ms: u64) -> Res
     (lane.begun, lane.begun_ms) = (lane.begun + 1, now_ms);
     put_lane(work, domain, &lane)?;
     // What was numbered before in this very decision is told anew as well.
-    work.told.retain(|told| told.to != *domain);
+    work.own.told.retain(|told| told.to != *domain);
     let controllers = own_controllers(work);
     if !controllers.is_empty() {
         issue(work, domain, StatementBody::Controllers(controllers))?;
@@ -170,7 +172,7 @@ pub(super) fn begin(work: &mut Work<'_, '_>, domain: &Label, now_ms: u64) -> Res
 }
 
 /// Forgets what a domain was told.
-pub(super) fn forget_all(work: &mut Work<'_, '_>, domain: &Label) -> Result<(), Rejection> {
+pub(super) fn forget_all(work: &mut Work<'_, '_, '_>, domain: &Label) -> Result<(), Rejection> {
     for (vni, address) in told_of(work, domain, None) {
         work.view.delete(TOLD, &told_key(domain, vni, address));
         work.count_down(Count::Told, domain.as_str().as_bytes())?;
@@ -180,7 +182,7 @@ pub(super) fn forget_all(work: &mut Work<'_, '_>, domain: &Label) -> Result<(), 
 
 /// A controller says who this domain's controllers are. Where some may lie it is so when enough say the same.
 pub(super) fn controllers(
-    work: &mut Work<'_, '_>,
+    work: &mut Work<'_, '_, '_>,
     event: &Event,
     list: &[DomainController],
 ) -> Result<(), Rejection> {
@@ -209,7 +211,7 @@ pub(super) fn controllers(
         return Ok(());
     }
     work.view.put(OWN_CONTROLLERS, b"", encode(&list))?;
-    switches::mark_underlays(work);
+    mark_underlays(work);
     let domains: Vec<Label> = work.view.scan(DOMAINS, b"").into_iter().map(|(key, _)| label(&key)).collect();
     for domain in domains {
         issue(work, &domain, StatementBody::Controllers(list.to_vec()))?;
@@ -219,7 +221,7 @@ pub(super) fn controllers(
 
 /// Controllers of another domain say how far it is.
 pub(super) fn heard(
-    work: &mut Work<'_, '_>,
+    work: &mut Work<'_, '_, '_>,
     domain: &Label,
     (through, begin): (u64, bool),
     words: &[SignedFetch],

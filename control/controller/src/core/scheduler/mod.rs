@@ -3,7 +3,7 @@
 //!
 //! It owns a slot for each (actuator, key) with the signed updates that are desired there. An update
 //! is released when everything that it waits for is acked, the actuator is connected and its state
-//! is known, and the actuator's window has room; networks take turns in the window (row A7).
+//! is known, and the actuator's window has room; shares ([`edges::share`]) take turns in the window (row A7).
 //!
 //! Invariants
 //! - An update is never released before each of its dependencies is satisfied: the dependency's
@@ -16,13 +16,11 @@
 //!   always go, so every update is released once all actuators are there.
 //! - Nothing here depends on time or on acks but the moment of sending: what is signed is decided
 //!   by the order alone.
-//! - The parameters of a network are never deleted at an actuator before its ports there, also when their
-//!   deletes were decided by earlier events and still wait: the scheduler adds what the plan cannot
-//!   know.
-//! - Two ports do not have an address or a device of a host at once: see [`claims`]. Updates that wait for each other are
+//! - What outlives something else ([`edges::outlives`]) is never deleted at an actuator before it, also when that delete was decided
+//!   by an earlier event and still waits: the scheduler adds what the plan cannot know.
+//! - Two keys do not have the same claim at an actuator at once: see [`claims`]. Updates that wait for each other are
 //!   found, told and cut: see [`rings`].
-//! - A port that is deleted does not wait until its address is forgotten elsewhere when another port of its host takes the
-//!   address: whoever sends there finds the host all the time.
+//! - Nobody waits for what is futile: see [`edges::is_futile`].
 //! - A replica that does not lead a group follows acks and states as the leader does, and sends and proposes
 //!   nothing: see [`lead`].
 //!
@@ -64,8 +62,8 @@ use rings::Rings;
 use signing::Unsigned;
 use slot::{Slot, Target};
 use std::collections::{BTreeMap, BTreeSet};
-use weir_model::update::{Reason, Refusal};
-use weir_model::{Ack, Change, Dependency, Entry, Key, Label, Version};
+use weir_model::update::Refusal;
+use weir_model::{Ack, Dependency, Key, Label, Version, edges};
 
 /// An actuator and one of its keys.
 pub(crate) type Node = (Label, Key);
@@ -315,26 +313,21 @@ impl Scheduler {
         }
     }
 
-    /// What a delete of a network's parameters waits for beside its plan: ports of the network whose delete
-    /// was decided no later and is not acked. An app cannot name these, it knows no acks.
-    fn ports_in_the_way<'a>(&'a self, held: &Held) -> impl Iterator<Item = Dependency> + 'a {
+    /// What a delete waits for beside its plan: keys that it outlives ([`edges::outlives`]) whose delete was decided no later and is
+    /// not acked. An app cannot name these, it knows no acks.
+    fn survived_in_the_way<'a>(&'a self, held: &'a Held) -> impl Iterator<Item = Dependency> + 'a {
         let update = &held.proven.update;
-        let vni = match &update.key {
-            Key::Network { vni } | Key::Policy { vni } if held.is_delete() => Some(*vni),
-            _ => None,
-        };
-        let (label, version) = (update.target.clone(), update.version);
-        let target = vni.and_then(|_| self.targets.get(&label));
+        let may = held.is_delete() && edges::may_outlive(&update.key);
+        let target = self.targets.get(&update.target).filter(|_| may);
         target
             .into_iter()
             .flat_map(|target| &target.behind)
-            .take_while(move |(decided, _)| *decided <= version)
-            .filter(move |(_, key)| matches!(key, Key::Port { .. }) && key.vni() == vni)
-            .filter_map(move |(decided, key)| {
-                let (target, key, version) = (label.clone(), key.clone(), *decided);
-                let gone = self.desired(&target, &key)?.is_delete();
-                let reason = Reason::PortGoneBeforeNetwork;
-                gone.then_some(Dependency { target, key, version, reason })
+            .take_while(|(decided, _)| *decided <= update.version)
+            .filter(|(_, key)| edges::outlives(&update.key, key))
+            .filter_map(|(decided, key)| {
+                let gone = self.desired(&update.target, key)?.is_delete();
+                let (target, key, version) = (update.target.clone(), key.clone(), *decided);
+                gone.then_some(Dependency { target, key, version, reason: edges::PART_GONE })
             })
     }
 
@@ -372,25 +365,19 @@ impl Scheduler {
         }
     }
 
-    /// Whether a wait is for nothing: for a location to go that comes back to the waiting port's own host, for another port
-    /// there. For the same port it is well: its newer update takes the place of the one that waits.
+    /// Whether a wait is for nothing: see [`edges::is_futile`].
     pub(super) fn is_futile(&self, held: &Held, dependency: &Dependency) -> bool {
-        if dependency.reason != Reason::LocationGoneBeforePort {
-            return false;
-        }
-        let update = &held.proven.update;
-        let Key::Port { endpoint, .. } = &update.key else { return false };
-        let desired = self.desired(&dependency.target, &dependency.key);
-        matches!(desired.map(|desired| &desired.proven.update.change),
-            Some(Change::Put(Entry::Location(location)))
-                if location.host == update.target && location.endpoint != *endpoint)
+        let desired = || {
+            let desired = self.desired(&dependency.target, &dependency.key)?;
+            Some(&desired.proven.update.change)
+        };
+        edges::is_futile(&held.proven.update, dependency.reason, desired)
     }
 
-    /// Whether a wait is for a receiver that has no session: it cannot be told, and is told when it is back, before anything else counts
-    /// there. So a switch that is dead keeps nobody else from sending.
+    /// Whether a wait is for an actuator that has no session, and does not count then: see [`edges::only_of_connected`].
     pub(super) fn is_away(&self, dependency: &Dependency) -> bool {
         let is_ready = |label: &Label| self.targets.get(label).is_some_and(|target| target.session.is_some());
-        dependency.reason == Reason::ReceiverFirst && !is_ready(&dependency.target)
+        edges::only_of_connected(dependency.reason) && !is_ready(&dependency.target)
     }
 
     pub(super) fn is_cut(&self, held: &Held, dependency: &Dependency) -> bool {
@@ -546,7 +533,7 @@ impl Scheduler {
 
     /// Looks again at everything that waits for any key of an actuator.
     fn wake_all(&mut self, label: &Label) {
-        let first = (label.clone(), Key::Gateways);
+        let first = (label.clone(), edges::FIRST);
         let nodes: Vec<Node> = self
             .waiting
             .range(first..)

@@ -1,6 +1,5 @@
 //! Releasing: which update may go, what is sent, what is sent again.
 
-use super::claims::claims_of;
 use super::frames::Packed;
 use super::held::Held;
 use super::slot::Sent;
@@ -8,7 +7,7 @@ use super::{Mode, Node, Scheduler, frames};
 use crate::core::Output;
 use std::collections::BTreeSet;
 use weir_model::signed::{SignedUpdates, UnsignedUpdates};
-use weir_model::{Dependency, Key, Label};
+use weir_model::{Dependency, Key, Label, edges};
 
 /// An update that was sent without a signature is sent with it after so long, milliseconds.
 const UNSIGNED_RESEND_MS: u64 = 200;
@@ -76,7 +75,7 @@ impl Scheduler {
     /// What an update waits for.
     pub(super) fn missing<'a>(&'a self, held: &'a Held) -> impl Iterator<Item = Dependency> + 'a {
         let added =
-            self.ports_in_the_way(held).chain(std::iter::once(held).flat_map(|held| self.rivals(held)));
+            self.survived_in_the_way(held).chain(std::iter::once(held).flat_map(|held| self.rivals(held)));
         self.planned_missing(held).chain(added.filter(|dependency| !self.is_cut(held, dependency)))
     }
 
@@ -160,7 +159,7 @@ impl Scheduler {
         let target = self.targets.get_mut(&node.0)?;
         target.take_back(&node.1);
         let slot = target.slots.get_mut(&node.1)?;
-        let claims = slot.held.get(at).map(|held| claims_of(&held.proven.update)).unwrap_or_default();
+        let claims = slot.held.get(at).map(|held| edges::claims(&held.proven.update)).unwrap_or_default();
         target.claims.add(&node.1, claims);
         let superseded: Vec<Held> = slot.held.drain(..at).collect();
         let held = slot.held.first()?.clone();

@@ -1,10 +1,9 @@
 //! Rings: updates that wait for each other. No plan has one, but what is decided later can close one over what still waits,
-//! most of all when ports of several hosts take each other's addresses and devices.
+//! most of all when keys of several actuators take each other's claims.
 //!
 //! Now and then the updates that wait are looked through, with all that they wait for. What cannot go though every
 //! actuator were there and obeyed is a ring, or waits for one. A ring is told (a line in the log, a counter, the last ones
-//! in [`Scheduler::rings`]), and cut at the wait whose breach costs least: what is sent to an address for a moment finds
-//! nobody, or a newer port takes what an older one has. A wait that the firewall depends on is never cut.
+//! in [`Scheduler::rings`]), and cut at the wait whose breach costs least: see [`edges::CUTS`].
 //!
 //! The same look finds what could go since an actuator went away, whose updates are not waited for then.
 
@@ -13,8 +12,7 @@ use super::{Mode, Node, Scheduler};
 use serde::Serialize;
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Bound;
-use weir_model::update::Reason;
-use weir_model::{Dependency, Key, Label, Version};
+use weir_model::{Dependency, Key, Label, Version, edges};
 
 /// So long after a look comes the next, milliseconds, and longer the more was looked at.
 const LOOK_MS: u64 = 500;
@@ -198,7 +196,7 @@ impl Scheduler {
         stands.then_some(ways)
     }
 
-    /// The ports that a refusal named, as what it waits for.
+    /// The keys that a refusal named, as what it waits for.
     fn refused_for<'a>(&'a self, node: &'a Node, slot: &'a Slot) -> impl Iterator<Item = Dependency> + 'a {
         let target = self.targets.get(&node.0);
         let named =
@@ -207,7 +205,7 @@ impl Scheduler {
             let other = target.slots.get(key)?;
             let version = other.desired().version();
             let lets_go = other.acked < Some(version) && version <= slot.desired().version();
-            let (target, key, reason) = (node.0.clone(), key.clone(), Reason::PortLetsGo);
+            let (target, key, reason) = (node.0.clone(), key.clone(), edges::LETS_GO);
             lets_go.then_some(Dependency { target, key, version, reason })
         })
     }
@@ -253,6 +251,5 @@ fn ring_of(graph: &Graph) -> Option<Vec<Wait>> {
 
 /// Where a ring is cut.
 fn cheapest(waits: &[Wait]) -> Option<usize> {
-    let order = [Reason::LocationGoneBeforePort, Reason::PortLetsGo, Reason::PortBeforeLocation];
-    order.iter().find_map(|reason| waits.iter().position(|wait| wait.after.reason == *reason))
+    edges::CUTS.iter().find_map(|reason| waits.iter().position(|wait| wait.after.reason == *reason))
 }

@@ -1,11 +1,11 @@
 //! Slots and targets: the data that the scheduler keeps for each key and each actuator.
 
-use super::claims::{Claims, claims_of};
+use super::claims::Claims;
 use super::held::{Held, Sums, pair_digest};
 use super::queue::FairQueue;
 use std::collections::{BTreeMap, BTreeSet};
 use weir_model::update::Refusal;
-use weir_model::{Key, Label, Version};
+use weir_model::{Key, Label, Version, edges};
 
 /// An update that was sent and not answered.
 #[derive(Clone, Copy, Debug)]
@@ -119,7 +119,7 @@ pub(crate) struct Target {
     pub refused: BTreeSet<Key>,
     /// Ports that refusals named, with those that were refused.
     pub named: BTreeMap<Key, BTreeSet<Key>>,
-    /// What its ports have.
+    /// What its keys claim.
     pub claims: Claims,
     pub queue: FairQueue,
     /// Keys with a sent update.
@@ -180,7 +180,7 @@ impl Target {
         slot.absent = false;
         self.refused.remove(&key);
         self.repairing.remove(&key);
-        if matches!(key, Key::Port { .. }) {
+        if edges::can_claim(&key) {
             self.claims.add(&key, Vec::new());
         }
         self.desired_max = self.desired_max.max(version);
@@ -194,9 +194,9 @@ impl Target {
         self.acked_sums.take(slot.acked_sums);
         slot.set_acked(key, acked);
         self.acked_sums.add(slot.acked_sums);
-        if matches!(key, Key::Port { .. }) {
+        if edges::can_claim(key) {
             match slot.held.iter().find(|held| Some(held.version()) == acked) {
-                Some(held) => self.claims.set(key, claims_of(&held.proven.update)),
+                Some(held) => self.claims.set(key, edges::claims(&held.proven.update)),
                 None if acked.is_none() => self.claims.set(key, Vec::new()),
                 None => {}
             }

@@ -4,8 +4,9 @@
 use super::check::Taking;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
+use weir_apps::Deciders;
+use weir_apps::fabric::FabricSettings;
 use weir_apps::fabric::domains as query;
-use weir_apps::fabric::{Fabric, FabricSettings};
 use weir_base::codec::encode;
 use weir_controller::core::admission::SourceKeys;
 use weir_controller::core::scheduler::SchedulerSettings;
@@ -173,7 +174,7 @@ fn settings(domain: &Label, id: u64, count: usize) -> CoreSettings {
 }
 
 fn apps(domain: &Label, count: usize, byzantine: bool) -> Vec<SharedApp> {
-    vec![Arc::new(Fabric::new(FabricSettings {
+    vec![Arc::new(Deciders::new(FabricSettings {
         domain: Some(domain.clone()),
         believes_no_controller: byzantine,
         controllers_founded: count,

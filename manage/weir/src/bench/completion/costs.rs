@@ -15,7 +15,7 @@ use std::os::unix::fs::FileExt as _;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
-use weir_apps::fabric::Fabric;
+use weir_apps::Deciders;
 use weir_base::codec::encode;
 use weir_base::world::Rng;
 use weir_controller::core::{Core, CoreSettings, Input, Item, Outcome, Output, SharedApp, Signer};
@@ -506,7 +506,7 @@ fn decide_ns() -> Result<f64, Failure> {
         believes_one: true,
         scheduler: Default::default(),
     };
-    let apps: Vec<SharedApp> = vec![Arc::new(Fabric::default())];
+    let apps: Vec<SharedApp> = vec![Arc::new(Deciders::default())];
     let core = Core::new(settings, Signer::Shares, apps);
     let mut network = Network { core, sequences: BTreeMap::new(), ports: BTreeMap::new() };
     for (host, number) in [("h1", 1), ("h2", 2)] {

@@ -10,7 +10,7 @@ use weir_model::Label;
 use weir_store::Store;
 
 /// The tables whose changes a watch of resources tells: [`changed`] knows each. They have a history of their own.
-pub const WATCHED: &[&str] = &[fabric::tables::RESOURCES, fabric::tables::ORDERS];
+pub const WATCHED: &[&str] = &[fabric::tables::RESOURCES, weir_apps::orders::tables::ORDERS];
 
 fn view(stored: Stored) -> ResourceView {
     let allocated = serde_json::to_value(&stored.allocated).unwrap_or_default();
@@ -89,7 +89,7 @@ pub(super) fn changed(change: &CommittedChange) -> Vec<WatchEvent> {
             };
             Some(event(id, item))
         }
-        fabric::tables::ORDERS => {
+        weir_apps::orders::tables::ORDERS => {
             let (host, plane, name) = fabric::order_id(&write.key)?;
             let id = PlaneId { plane, host, name };
             let ordered = write.value.as_deref().and_then(fabric::ordered);

@@ -1,7 +1,6 @@
 //! Planes whose specifications are ordered as they are.
 
 use super::*;
-use crate::fabric::orders::PLANES_MAX;
 use weir_model::event::Apply;
 use weir_model::plane::{
     NAME_BYTES_MAX, ORDERS_MAX, OrderChange, PlaneOrder, PlaneReport, REPORTS_MAX, SPEC_BYTES_MAX,

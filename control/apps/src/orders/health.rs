@@ -2,8 +2,9 @@
 //!
 //! A report is kept as it came; of an order the newest for each cgroup stands until it is withdrawn or its host is forgotten.
 
-use super::tables::{HEALTH, REPAIRS, joined, name0, read};
-use super::work::{Work, reference, wrong_field};
+use super::tables::{HEALTH, REPAIRS};
+use crate::delta::tables::{joined, name0, read};
+use crate::delta::{Desk, reference, wrong_field};
 use serde::{Deserialize, Serialize};
 use weir_base::codec::encode;
 use weir_model::Label;
@@ -22,23 +23,23 @@ pub struct Health {
 }
 
 /// Keeps a report.
-pub(super) fn note(work: &mut Work<'_, '_>, report: &HealthReport, now_ms: u64) -> Result<(), Rejection> {
+pub(super) fn note(desk: &mut Desk<'_, '_>, report: &HealthReport, now_ms: u64) -> Result<(), Rejection> {
     let id = || format!("health of actuator/{}", report.actuator);
-    if work.member(&report.actuator).is_none() {
+    if desk.member(&report.actuator).is_none() {
         return Err(reference(id(), "no actuator of this name has joined"));
     }
     if let Some(problem) = report.problem() {
         return Err(reference(id(), problem));
     }
     let health = Health { report: report.clone(), told_ms: now_ms };
-    work.view.put(HEALTH, report.actuator.as_str().as_bytes(), encode(&health))
+    desk.view.put(HEALTH, report.actuator.as_str().as_bytes(), encode(&health))
 }
 
 /// Orders a repair, or withdraws it.
-pub(super) fn order(work: &mut Work<'_, '_>, order: &RepairOrder) -> Result<(), Rejection> {
+pub(super) fn order(desk: &mut Desk<'_, '_>, order: &RepairOrder) -> Result<(), Rejection> {
     let RepairOrder { actuator, cgroup, action } = order;
     let id = || format!("repair of actuator/{actuator}");
-    if work.member(actuator).is_none() {
+    if desk.member(actuator).is_none() {
         return Err(reference(id(), "no actuator of this name has joined"));
     }
     if let Some(allowed) = cgroup_problem(cgroup) {
@@ -47,24 +48,24 @@ pub(super) fn order(work: &mut Work<'_, '_>, order: &RepairOrder) -> Result<(), 
     let key = repair_key(actuator, cgroup);
     match action {
         Some(action) => {
-            let standing = work.view.scan(REPAIRS, &name0(actuator.as_str())).len();
-            if standing >= REPAIRS_MAX && !work.has(REPAIRS, &key) {
+            let standing = desk.view.scan(REPAIRS, &name0(actuator.as_str())).len();
+            if standing >= REPAIRS_MAX && !desk.has(REPAIRS, &key) {
                 return Err(Rejection::limit(&format!("repairs of {actuator}"), standing + 1, REPAIRS_MAX));
             }
-            work.view.put(REPAIRS, &key, encode(&RepairEntry { action: *action, version: work.version }))?;
+            desk.view.put(REPAIRS, &key, encode(&RepairEntry { action: *action, version: desk.version }))?;
         }
-        None if work.has(REPAIRS, &key) => work.view.delete(REPAIRS, &key),
+        None if desk.has(REPAIRS, &key) => desk.view.delete(REPAIRS, &key),
         None => return Err(reference(id(), format!("no repair of cgroup '{cgroup}' is in force"))),
     }
-    work.marks.key(actuator, Key::Repair { host: actuator.clone(), cgroup: cgroup.clone() });
+    desk.marks.key(actuator, Key::Repair { host: actuator.clone(), cgroup: cgroup.clone() });
     Ok(())
 }
 
 /// Forgets all about an actuator.
-pub(super) fn forget(work: &mut Work<'_, '_>, actuator: &Label) {
-    work.view.delete(HEALTH, actuator.as_str().as_bytes());
-    for (key, _) in work.view.scan(REPAIRS, &name0(actuator.as_str())) {
-        work.view.delete(REPAIRS, &key);
+pub(super) fn forget(desk: &mut Desk<'_, '_>, actuator: &Label) {
+    desk.view.delete(HEALTH, actuator.as_str().as_bytes());
+    for (key, _) in desk.view.scan(REPAIRS, &name0(actuator.as_str())) {
+        desk.view.delete(REPAIRS, &key);
     }
 }
 
@@ -72,11 +73,9 @@ fn repair_key(actuator: &Label, cgroup: &str) -> Vec<u8> {
     joined(name0(actuator.as_str()), cgroup.as_bytes())
 }
 
-impl Work<'_, '_> {
-    /// The repair that is in force for a cgroup.
-    pub(super) fn repair_entry(&self, host: &Label, cgroup: &str) -> Option<RepairEntry> {
-        self.view.get(REPAIRS, &repair_key(host, cgroup)).map(|bytes| read(REPAIRS, &bytes))
-    }
+/// The repair that is in force for a cgroup.
+pub(super) fn entry(desk: &Desk<'_, '_>, host: &Label, cgroup: &str) -> Option<RepairEntry> {
+    desk.view.get(REPAIRS, &repair_key(host, cgroup)).map(|bytes| read(REPAIRS, &bytes))
 }
 
 /// What is known of the health of an actuator.

@@ -197,7 +197,7 @@ fn who_waits_too_long_is_forgotten_and_the_search_ends() {
 #[test]
 fn those_who_wait_are_bounded() {
     let mut cloud = cloud_with_three();
-    cloud.fabric = Fabric::new(FabricSettings { waiting_per_network_max: 1, ..FabricSettings::default() });
+    cloud.app = Deciders::new(FabricSettings { waiting_per_network_max: 1, ..FabricSettings::default() });
     cloud.asks("h1", "a", 3);
     let packet = cloud.packet("a", Why::Unknown, Some(4));
     let text = cloud.tell("h1", vec![packet]).unwrap_err().to_string();

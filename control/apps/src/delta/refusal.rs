@@ -1,17 +1,21 @@
 //! Refusals: an actuator would not apply an update. What issuing again can mend is issued again;
 //! everything is remembered for people to see, within limits.
 
+use super::decider::{Deciders, owner};
+use super::desk::{Desk, reference};
 use super::issued::Issued;
-use super::tables::{DESIRED, STATUS, desired_key, read, split_desired};
-use super::work::{Work, reference};
-use super::{REFUSALS_MAX, REISSUES_MAX};
+use super::tables::{STATUS, read};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use weir_base::codec::encode;
-use weir_model::entry::VNI_MAX;
 use weir_model::update::Refusal;
 use weir_model::{Key, Label, Version};
 use weir_store::Rejection;
+
+/// Most refusals remembered for an actuator; beyond it the oldest is forgotten.
+pub const REFUSALS_MAX: usize = 32;
+/// How often one value of a key is issued again after refusals.
+pub const REISSUES_MAX: u32 = 8;
 
 /// A refusal of a value that was not replaced since.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -33,22 +37,20 @@ pub struct Refused {
 /// A key that is neither desired nor remembered as deleted is one whose tombstone was forgotten, or
 /// that was never ours to give: the actuator is told to delete it.
 pub(super) fn answer(
-    work: &mut Work<'_, '_>,
+    desk: &mut Desk<'_, '_>,
+    deciders: &mut Deciders<'_>,
     actuator: &Label,
-    key: &Key,
-    version: Version,
+    (key, version): (&Key, Version),
     refusal: &Refusal,
 ) -> Result<(), Rejection> {
-    if work.member(actuator).is_none() {
-        return Err(reference(
-            format!("refusal of actuator/{actuator}"),
-            "no actuator of this name has joined",
-        ));
+    let id = || format!("refusal of actuator/{actuator}");
+    if desk.member(actuator).is_none() {
+        return Err(reference(id(), "no actuator of this name has joined"));
     }
-    if key.vni().is_some_and(|vni| vni.0 > VNI_MAX) {
-        return Err(reference(format!("refusal of actuator/{actuator}"), format!("{key} has no such VNI")));
+    if let Some(problem) = owner(deciders, key).and_then(|decider| decider.problem(key)) {
+        return Err(reference(id(), problem));
     }
-    let desired = work.view.get(DESIRED, &desired_key(actuator, key)).map(|value| split_desired(&value).0);
+    let desired = desk.desired_version(actuator, key);
     if desired.is_some_and(|desired| version < desired) {
         return Ok(());
     }
@@ -60,11 +62,11 @@ pub(super) fn answer(
     if in_order {
         return Ok(());
     }
-    let mut list = status(work, actuator);
+    let mut list = status(desk, actuator);
     let before = list.iter().position(|refused| refused.key == *key).map(|at| list.remove(at));
     let reissues = before.map_or(0, |before| before.reissues);
-    let again = in_force.is_some_and(|in_force| in_force < work.version) && reissues < REISSUES_MAX;
-    let reissued = again.then_some(work.version);
+    let again = in_force.is_some_and(|in_force| in_force < desk.version) && reissues < REISSUES_MAX;
+    let reissued = again.then_some(desk.version);
     let refusal = refusal.clone();
     list.push(Refused {
         key: key.clone(),
@@ -76,36 +78,36 @@ pub(super) fn answer(
     if list.len() > REFUSALS_MAX {
         list.remove(0);
     }
-    work.view.put(STATUS, actuator.as_str().as_bytes(), encode(&list))?;
+    desk.view.put(STATUS, actuator.as_str().as_bytes(), encode(&list))?;
     if again {
-        work.again = true;
-        work.marks.key(actuator, key.clone());
+        desk.again = true;
+        desk.marks.key(actuator, key.clone());
     }
     Ok(())
 }
 
-fn status(work: &Work<'_, '_>, actuator: &Label) -> Vec<Refused> {
-    work.view.get(STATUS, actuator.as_str().as_bytes()).map_or_else(Vec::new, |bytes| read(STATUS, &bytes))
+fn status(desk: &Desk<'_, '_>, actuator: &Label) -> Vec<Refused> {
+    desk.view.get(STATUS, actuator.as_str().as_bytes()).map_or_else(Vec::new, |bytes| read(STATUS, &bytes))
 }
 
 /// A refusal is forgotten when its key gets another value.
-pub(super) fn forget_superseded(work: &mut Work<'_, '_>, issued: &[Issued]) -> Result<(), Rejection> {
-    if work.again {
+pub(super) fn forget_superseded(desk: &mut Desk<'_, '_>, issued: &[Issued]) -> Result<(), Rejection> {
+    if desk.again {
         return Ok(());
     }
     let mut lists: BTreeMap<&Label, (usize, Vec<Refused>)> = BTreeMap::new();
     for update in issued {
         let (_, list) = lists.entry(&update.target).or_insert_with(|| {
-            let list = status(work, &update.target);
+            let list = status(desk, &update.target);
             (list.len(), list)
         });
         list.retain(|refused| refused.key != update.key);
     }
     for (actuator, (before, list)) in lists {
         if list.is_empty() && before > 0 {
-            work.view.delete(STATUS, actuator.as_str().as_bytes());
+            desk.view.delete(STATUS, actuator.as_str().as_bytes());
         } else if list.len() < before {
-            work.view.put(STATUS, actuator.as_str().as_bytes(), encode(&list))?;
+            desk.view.put(STATUS, actuator.as_str().as_bytes(), encode(&list))?;
         }
     }
     Ok(())

@@ -13,7 +13,7 @@ impl Cloud {
         let version = Version(self.store.version().0 + 1);
         let event = Event { source: SourceId(source.into()), sequence: version.0, body };
         let mut view = self.store.view();
-        let plan = self.fabric.decide(&mut view, version, self.now_ms, &event)?.plan;
+        let plan = self.app.decide(&mut view, version, self.now_ms, &event)?.plan;
         let writes = view.into_writes();
         self.store.commit(version, writes);
         Ok(plan)
@@ -130,7 +130,7 @@ fn receivers_are_told_before_senders() {
 #[test]
 fn a_domain_that_is_forgotten_is_in_nobodys_list() {
     let mut cloud = Cloud::with_switches();
-    cloud.fabric = Fabric::new(FabricSettings { domain: Some(label("a")), ..FabricSettings::default() });
+    cloud.app = Deciders::new(FabricSettings { domain: Some(label("a")), ..FabricSettings::default() });
     cloud.speaks("h1", PROTOCOL);
     let places = |cloud: &Cloud| match cloud.entry("h1", Key::Underlays) {
         Some(Entry::Underlays(entry)) => {
@@ -163,7 +163,7 @@ fn where_one_may_lie_enough_must_say_it() {
     let mut cloud = Cloud::with_switches();
     let settings =
         FabricSettings { believes_no_controller: true, controllers_founded: 4, ..FabricSettings::default() };
-    cloud.fabric = Fabric::new(settings);
+    cloud.app = Deciders::new(settings);
     let says = |protocol: u32| EventBody::Speaks { name: label("h1"), protocol };
     for _ in 0..3 {
         cloud.by("controller/1", says(PROTOCOL)).unwrap();

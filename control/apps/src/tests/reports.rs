@@ -69,7 +69,7 @@ fn an_idle_direct_location_goes() {
 #[test]
 fn the_largest_are_offloaded_first_up_to_the_limit() {
     let mut cloud = cloud_with_pair();
-    cloud.fabric = Fabric::new(FabricSettings { offloads_per_host_max: 1, ..FabricSettings::default() });
+    cloud.app = Deciders::new(FabricSettings { offloads_per_host_max: 1, ..FabricSettings::default() });
     cloud.apply(json!([endpoint("red", "c", "h3")]));
     let plan = cloud.decide(report("h1", vec![usage(3, 5000), usage(4, 6000)], vec![])).unwrap();
     assert_eq!(lines(&plan), ["+h1 location/1/10.0.0.4"]);

@@ -1,7 +1,7 @@
 //! Two fabrics that tell each other, statement by statement.
 
-use super::super::domains::{Taken, Unowned, domain, told_domain};
 use super::*;
+use crate::fabric::domains::{Taken, Unowned, domain, told_domain};
 use weir_model::domain::{
     DomainController, DomainEvent, DomainRecord, Fetch, NUMBER_MAX, Statement, StatementBody, statement_of,
 };
@@ -45,7 +45,7 @@ fn about(event: DomainEvent) -> EventBody {
 /// A domain with a gateway and a host, which knows another one.
 fn cloud(name: &str, other: &str) -> Cloud {
     let mut cloud = Cloud::new();
-    cloud.fabric = Fabric::new(FabricSettings {
+    cloud.app = Deciders::new(FabricSettings {
         domain: Some(label(name)),
         statements_waiting_max: 6,
         foreign_per_domain_max: 3,
@@ -170,7 +170,7 @@ fn a_domain_is_believed_about_its_own_only() {
         {"kind": "subnet", "network": "own", "name": "main", "v4": "10.9.0.0/24"}]));
     b.apply(web("right", 10));
     let gateway = |cloud: &Cloud| -> Vec<(Key, Option<Entry>)> {
-        let all = super::desired(&cloud.store, &label("g1"));
+        let all = desired(&cloud.store, &label("g1"));
         all.map(|(key, _, entry)| (key, entry)).collect()
     };
     let before = gateway(&b);
@@ -355,7 +355,7 @@ fn the_controllers_of_a_domain_are_those_that_enough_of_them_name() {
         let body = about(DomainEvent::Controllers(list("a", count)));
         let event = Event { source: SourceId(source.into()), sequence: version.0, body };
         let mut view = a.store.view();
-        let plan = a.fabric.decide(&mut view, version, a.now_ms, &event)?.plan;
+        let plan = a.app.decide(&mut view, version, a.now_ms, &event)?.plan;
         let writes = view.into_writes();
         a.store.commit(version, writes);
         Ok(plan)
@@ -370,7 +370,7 @@ fn the_controllers_of_a_domain_are_those_that_enough_of_them_name() {
 
     // Where one of four may lie, two must say the same, and since the last list.
     let mut a = cloud("a", "b");
-    a.fabric = Fabric::new(FabricSettings {
+    a.app = Deciders::new(FabricSettings {
         domain: Some(label("a")),
         believes_no_controller: true,
         controllers_founded: 4,

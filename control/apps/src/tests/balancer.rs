@@ -277,8 +277,11 @@ fn what_a_balancer_needs_stays() {
 #[test]
 fn virtual_addresses_and_turns_have_limits() {
     let mut cloud = cloud(network("red"));
-    cloud.fabric.settings.balancers_per_network_max = 1;
-    cloud.fabric.settings.turns_per_host_max = 1;
+    cloud.app = Deciders::new(FabricSettings {
+        balancers_per_network_max: 1,
+        turns_per_host_max: 1,
+        ..FabricSettings::default()
+    });
     cloud.apply(json!([shop(&["m1", "m2"])]));
     let second = with(shop(&[]), json!({"name": "second", "address": "10.0.0.101"}));
     assert!(cloud.rejected(json!([second])).contains("balancers of network red"));

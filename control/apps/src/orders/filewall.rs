@@ -1,8 +1,9 @@
 //! Policies of FileWalls that are ordered (row F): the newest order for each FileWall of a host stands until it is withdrawn or
 //! the host is forgotten.
 
-use super::tables::{FILEWALLS, joined, name0, read};
-use super::work::{Work, reference, wrong_field};
+use super::tables::FILEWALLS;
+use crate::delta::tables::{joined, name0, read};
+use crate::delta::{Desk, reference, wrong_field};
 use weir_base::codec::encode;
 use weir_model::Label;
 use weir_model::entry::Key;
@@ -11,10 +12,10 @@ use weir_model::resource::FieldError;
 use weir_store::{Rejection, Store};
 
 /// Orders policies, or withdraws them.
-pub(super) fn order(work: &mut Work<'_, '_>, order: &PolicyOrder) -> Result<(), Rejection> {
+pub(super) fn order(desk: &mut Desk<'_, '_>, order: &PolicyOrder) -> Result<(), Rejection> {
     let PolicyOrder { actuator, wall, files } = order;
     let id = || format!("policies of filewall/{actuator}/{wall}");
-    if work.member(actuator).is_none() {
+    if desk.member(actuator).is_none() {
         return Err(reference(id(), "no actuator of this name has joined"));
     }
     let key = wall_key(actuator, wall);
@@ -23,24 +24,24 @@ pub(super) fn order(work: &mut Work<'_, '_>, order: &PolicyOrder) -> Result<(), 
             if let Some(allowed) = files_problem(files) {
                 return Err(wrong_field(id(), FieldError::new("files", "", allowed)));
             }
-            let standing = work.view.scan(FILEWALLS, &name0(actuator.as_str())).len();
-            if standing >= WALLS_MAX && !work.has(FILEWALLS, &key) {
+            let standing = desk.view.scan(FILEWALLS, &name0(actuator.as_str())).len();
+            if standing >= WALLS_MAX && !desk.has(FILEWALLS, &key) {
                 return Err(Rejection::limit(&format!("FileWalls of {actuator}"), standing + 1, WALLS_MAX));
             }
-            let set = PolicySet { version: work.version, files: files.clone() };
-            work.view.put(FILEWALLS, &key, encode(&set))?;
+            let set = PolicySet { version: desk.version, files: files.clone() };
+            desk.view.put(FILEWALLS, &key, encode(&set))?;
         }
-        None if work.has(FILEWALLS, &key) => work.view.delete(FILEWALLS, &key),
+        None if desk.has(FILEWALLS, &key) => desk.view.delete(FILEWALLS, &key),
         None => return Err(reference(id(), "none are ordered")),
     }
-    work.marks.key(actuator, Key::FileWall { host: actuator.clone(), wall: wall.clone() });
+    desk.marks.key(actuator, Key::FileWall { host: actuator.clone(), wall: wall.clone() });
     Ok(())
 }
 
 /// Forgets all orders for an actuator.
-pub(super) fn forget(work: &mut Work<'_, '_>, actuator: &Label) {
-    for (key, _) in work.view.scan(FILEWALLS, &name0(actuator.as_str())) {
-        work.view.delete(FILEWALLS, &key);
+pub(super) fn forget(desk: &mut Desk<'_, '_>, actuator: &Label) {
+    for (key, _) in desk.view.scan(FILEWALLS, &name0(actuator.as_str())) {
+        desk.view.delete(FILEWALLS, &key);
     }
 }
 
@@ -48,11 +49,9 @@ fn wall_key(actuator: &Label, wall: &Label) -> Vec<u8> {
     joined(name0(actuator.as_str()), wall.as_str().as_bytes())
 }
 
-impl Work<'_, '_> {
-    /// The policies that are ordered for a FileWall.
-    pub(super) fn policy_set(&self, host: &Label, wall: &Label) -> Option<PolicySet> {
-        self.view.get(FILEWALLS, &wall_key(host, wall)).map(|bytes| read(FILEWALLS, &bytes))
-    }
+/// The policies that are ordered for a FileWall.
+pub(super) fn entry(desk: &Desk<'_, '_>, host: &Label, wall: &Label) -> Option<PolicySet> {
+    desk.view.get(FILEWALLS, &wall_key(host, wall)).map(|bytes| read(FILEWALLS, &bytes))
 }
 
 /// The policies that are ordered for the FileWalls of an actuator: the FileWall, and which.

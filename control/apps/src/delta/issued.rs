@@ -1,13 +1,13 @@
 //! An update on its way into a plan.
 
-use std::net::IpAddr;
+use std::sync::Arc;
 use weir_model::{Change, Key, Label};
 
 /// An update without its dependencies.
-pub(super) struct Issued {
+pub(crate) struct Issued {
     pub target: Label,
     pub key: Key,
     pub change: Change,
-    /// Addresses that a port had before.
-    pub addresses_before: Vec<IpAddr>,
+    /// What the target was to have before: a value of [`super::tables::DESIRED`].
+    pub before: Option<Arc<[u8]>>,
 }

@@ -12,9 +12,9 @@
 //! - A host reports of at most [`PLANES_MAX`] planes, each under [`REPORTS_MAX`] names. So what the order remembers of a host's own
 //!   numbers is bounded, whatever the host says.
 
-use super::switches::spoken;
-use super::tables::{ORDERS, REPORTS, joined, name0, read};
-use super::work::{Work, reference, wrong_field};
+use super::tables::{ORDERS, REPORTS};
+use crate::delta::tables::{joined, name0, read};
+use crate::delta::{Desk, reference, spoken, wrong_field};
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
 use weir_base::codec::encode;
@@ -47,19 +47,19 @@ pub struct Reported {
 }
 
 /// Orders a specification, or withdraws it.
-pub(super) fn order(work: &mut Work<'_, '_>, order: &PlaneOrder) -> Result<(), Rejection> {
+pub(super) fn order(desk: &mut Desk<'_, '_>, order: &PlaneOrder) -> Result<(), Rejection> {
     let PlaneOrder { plane, actuator, name, spec } = order;
     let id = || format!("order of {plane}/{name} at actuator/{actuator}");
-    if work.member(actuator).is_none() {
+    if desk.member(actuator).is_none() {
         return Err(reference(id(), "no actuator of this name has joined"));
     }
     if let Some(allowed) = order.problem() {
         return Err(wrong_field(id(), FieldError::new("name", name, allowed)));
     }
     match spec {
-        Some(spec) => put(work, &At { actuator, plane, name }, spec),
-        None if work.has(ORDERS, &row_key(actuator, plane, name)) => {
-            withdraw(work, &At { actuator, plane, name });
+        Some(spec) => put(desk, &At { actuator, plane, name }, spec),
+        None if desk.has(ORDERS, &row_key(actuator, plane, name)) => {
+            withdraw(desk, &At { actuator, plane, name });
             Ok(())
         }
         None => Err(reference(id(), "nothing is ordered under this name")),
@@ -85,27 +85,27 @@ impl At<'_> {
     }
 }
 
-fn put(work: &mut Work<'_, '_>, at: &At<'_>, spec: &[u8]) -> Result<(), Rejection> {
+fn put(desk: &mut Desk<'_, '_>, at: &At<'_>, spec: &[u8]) -> Result<(), Rejection> {
     let At { actuator, plane, name } = *at;
     let key = at.row();
-    if !work.has(ORDERS, &key) {
+    if !desk.has(ORDERS, &key) {
         let what = || format!("orders of {plane} at {actuator}");
-        bounded(work, ORDERS, (actuator, plane), ORDERS_MAX, &what)?;
+        bounded(desk, ORDERS, (actuator, plane), ORDERS_MAX, &what)?;
     }
-    let ordered = Ordered { version: work.version, spec: spec.to_vec() };
-    work.view.put(ORDERS, &key, encode(&ordered))?;
-    work.marks.key(actuator, Key::Plane { plane: plane.clone(), name: name.to_owned() });
+    let ordered = Ordered { version: desk.version, spec: spec.to_vec() };
+    desk.view.put(ORDERS, &key, encode(&ordered))?;
+    desk.marks.key(actuator, Key::Plane { plane: plane.clone(), name: name.to_owned() });
     Ok(())
 }
 
-fn withdraw(work: &mut Work<'_, '_>, at: &At<'_>) {
-    work.view.delete(ORDERS, &at.row());
-    work.marks.key(at.actuator, Key::Plane { plane: at.plane.clone(), name: at.name.to_owned() });
+fn withdraw(desk: &mut Desk<'_, '_>, at: &At<'_>) {
+    desk.view.delete(ORDERS, &at.row());
+    desk.marks.key(at.actuator, Key::Plane { plane: at.plane.clone(), name: at.name.to_owned() });
 }
 
 /// Decides on the orders of what is applied together, beside its resources: what goes goes first, so that it makes room. What is
 /// ordered already as it is wanted stays as it is, with its version.
-pub(super) fn change(work: &mut Work<'_, '_>, apply: &Apply) -> Result<(), Rejection> {
+pub(super) fn change(desk: &mut Desk<'_, '_>, apply: &Apply) -> Result<(), Rejection> {
     let count = apply.orders.len() + apply.resources.mutations.len();
     if count > MUTATIONS_MAX {
         return Err(Rejection::limit("changes of a request", count, MUTATIONS_MAX));
@@ -117,12 +117,12 @@ pub(super) fn change(work: &mut Work<'_, '_>, apply: &Apply) -> Result<(), Rejec
         if let Some(allowed) = change.order.problem() {
             return Err(wrong_field(at.id(), FieldError::new("name", name, allowed)));
         }
-        let found = standing(work, &at);
+        let found = standing(desk, &at);
         let version = found.as_ref().map_or(Version::ZERO, |ordered| ordered.version);
         if let Some(expected) = change.expected.filter(|expected| *expected != version) {
             return Err(Rejection::Version { resource: at.id(), expected, found: version });
         }
-        if spec.is_some() && work.member(actuator).is_none() {
+        if spec.is_some() && desk.member(actuator).is_none() {
             let problem = format!("no host or gateway '{actuator}' has joined: it must be there first");
             return Err(reference(at.id(), problem));
         }
@@ -131,66 +131,66 @@ pub(super) fn change(work: &mut Work<'_, '_>, apply: &Apply) -> Result<(), Rejec
         }
     }
     if apply.resources.replace_all {
-        for (key, _) in work.view.scan(ORDERS, b"") {
+        for (key, _) in desk.view.scan(ORDERS, b"") {
             let Some((actuator, plane, name)) = order_id(&key) else { continue };
             let at = At { actuator: &actuator, plane: &plane, name: &name };
             if !wanted.contains_key(&at) {
-                withdraw(work, &at);
+                withdraw(desk, &at);
             }
         }
     }
     for (at, _) in wanted.iter().filter(|(_, spec)| spec.is_none()) {
-        if work.has(ORDERS, &at.row()) {
-            withdraw(work, at);
+        if desk.has(ORDERS, &at.row()) {
+            withdraw(desk, at);
         }
     }
     for (at, spec) in wanted {
         let Some(spec) = spec else { continue };
-        if standing(work, &at).is_none_or(|ordered| ordered.spec != spec) {
-            put(work, &at, spec)?;
+        if standing(desk, &at).is_none_or(|ordered| ordered.spec != spec) {
+            put(desk, &at, spec)?;
         }
     }
     Ok(())
 }
 
-fn standing(work: &Work<'_, '_>, at: &At<'_>) -> Option<Ordered> {
-    work.view.get(ORDERS, &at.row()).map(|row| read(ORDERS, &row))
+fn standing(desk: &Desk<'_, '_>, at: &At<'_>) -> Option<Ordered> {
+    desk.view.get(ORDERS, &at.row()).map(|row| read(ORDERS, &row))
 }
 
 /// Keeps a report.
-pub(super) fn note(work: &mut Work<'_, '_>, report: &PlaneReport, now_ms: u64) -> Result<(), Rejection> {
+pub(super) fn note(desk: &mut Desk<'_, '_>, report: &PlaneReport, now_ms: u64) -> Result<(), Rejection> {
     let PlaneReport { plane, actuator, name, bytes } = report;
     let id = || format!("report of {plane}/{name} at actuator/{actuator}");
-    if work.member(actuator).is_none() {
+    if desk.member(actuator).is_none() {
         return Err(reference(id(), "no actuator of this name has joined"));
     }
     if let Some(problem) = report.problem() {
         return Err(reference(id(), problem));
     }
     let key = row_key(actuator, plane, name);
-    if !work.has(REPORTS, &key) {
+    if !desk.has(REPORTS, &key) {
         let what = || format!("names of {plane} that {actuator} reports of");
-        bounded(work, REPORTS, (actuator, plane), REPORTS_MAX, &what)?;
+        bounded(desk, REPORTS, (actuator, plane), REPORTS_MAX, &what)?;
     }
     let reported = Reported { bytes: bytes.clone(), told_ms: now_ms };
-    work.view.put(REPORTS, &key, encode(&reported))
+    desk.view.put(REPORTS, &key, encode(&reported))
 }
 
 /// Whether one more row of a plane has room.
 fn bounded(
-    work: &Work<'_, '_>,
+    desk: &Desk<'_, '_>,
     table: weir_store::TableName,
     (actuator, plane): (&Label, &Label),
     rows_max: usize,
     what: &dyn Fn() -> String,
 ) -> Result<(), Rejection> {
     let of_host = name0(actuator.as_str());
-    let rows = work.view.scan(table, &plane_prefix(actuator, plane)).len();
+    let rows = desk.view.scan(table, &plane_prefix(actuator, plane)).len();
     if rows >= rows_max {
         return Err(Rejection::limit(&what(), rows + 1, rows_max));
     }
     if rows == 0 {
-        let all = work.view.scan(table, &of_host);
+        let all = desk.view.scan(table, &of_host);
         let planes: BTreeSet<&[u8]> =
             all.iter().filter_map(|(key, _)| key[of_host.len()..].split(|byte| *byte == 0).next()).collect();
         if planes.len() >= PLANES_MAX {
@@ -201,20 +201,20 @@ fn bounded(
 }
 
 /// Forgets all about an actuator.
-pub(super) fn forget(work: &mut Work<'_, '_>, actuator: &Label) {
+pub(super) fn forget(desk: &mut Desk<'_, '_>, actuator: &Label) {
     for table in [ORDERS, REPORTS] {
-        for (key, _) in work.view.scan(table, &name0(actuator.as_str())) {
-            work.view.delete(table, &key);
+        for (key, _) in desk.view.scan(table, &name0(actuator.as_str())) {
+            desk.view.delete(table, &key);
         }
     }
 }
 
 /// An actuator speaks another protocol: what it was not told before it is told, or the reverse.
-pub(super) fn mark_all(work: &mut Work<'_, '_>, actuator: &Label) {
+pub(super) fn mark_all(desk: &mut Desk<'_, '_>, actuator: &Label) {
     let prefix = name0(actuator.as_str());
-    for (key, _) in work.view.scan(ORDERS, &prefix) {
+    for (key, _) in desk.view.scan(ORDERS, &prefix) {
         if let Some((plane, name)) = names(&key[prefix.len()..]) {
-            work.marks.key(actuator, Key::Plane { plane, name });
+            desk.marks.key(actuator, Key::Plane { plane, name });
         }
     }
 }
@@ -234,13 +234,11 @@ fn names(key: &[u8]) -> Option<(Label, String)> {
     Some((plane, String::from_utf8(key[end + 1..].to_vec()).ok()?))
 }
 
-impl Work<'_, '_> {
-    /// What a plane of an actuator is to have under a name; nothing where it cannot read it.
-    pub(super) fn plane_entry(&self, actuator: &Label, plane: &Label, name: &str) -> Option<Entry> {
-        let readable = spoken(self, actuator) >= PLANES_SINCE;
-        let row = self.view.get(ORDERS, &row_key(actuator, plane, name)).filter(|_| readable)?;
-        Some(Entry::Plane(read::<Ordered>(ORDERS, &row).spec))
-    }
+/// What a plane of an actuator is to have under a name; nothing where it cannot read it.
+pub(super) fn entry(desk: &Desk<'_, '_>, actuator: &Label, plane: &Label, name: &str) -> Option<Entry> {
+    let readable = spoken(desk, actuator) >= PLANES_SINCE;
+    let row = desk.view.get(ORDERS, &row_key(actuator, plane, name)).filter(|_| readable)?;
+    Some(Entry::Plane(read::<Ordered>(ORDERS, &row).spec))
 }
 
 /// What a key of [`ORDERS`] names: actuator, plane and name; `None` when it is no such key.

@@ -1,13 +1,17 @@
 //! Conversations: documents in, updates out.
 
-use super::*;
+use crate::Deciders;
+use crate::delta::{REFUSALS_MAX, REISSUES_MAX, TOMBSTONES_MAX};
+use crate::fabric::*;
 use serde_json::{Value, json};
 use weir_model::entry::Vni;
-use weir_model::event::{ActuatorFacts, Mutation, Role, SourceId, Transaction, Usage, UsageReport, Wanted};
+use weir_model::event::{
+    ActuatorFacts, Event, EventBody, Mutation, Role, SourceId, Transaction, Usage, UsageReport, Wanted,
+};
 use weir_model::resource::{FieldError, Kind, ResourceId};
 use weir_model::update::{Reason, Refusal};
-use weir_model::{Change, Entry, Key, Label, Plan};
-use weir_store::Store;
+use weir_model::{Change, Entry, Key, Label, Plan, Version};
+use weir_store::{App, Rejection, Store};
 
 mod allocation;
 mod balancer;
@@ -42,16 +46,16 @@ fn mutation(document: &Value) -> Mutation {
     Mutation { id: document_id(document), expected: None, wanted: Wanted::Document(document.to_string()) }
 }
 
-/// A store with the fabric beside it, and an ordered clock.
+/// A store with the deciders beside it, and an ordered clock.
 struct Cloud {
-    fabric: Fabric,
+    app: Deciders,
     store: Store,
     now_ms: u64,
 }
 
 impl Cloud {
     fn new() -> Cloud {
-        Cloud { fabric: Fabric::default(), store: Store::new(), now_ms: 1_000 }
+        Cloud { app: Deciders::default(), store: Store::new(), now_ms: 1_000 }
     }
 
     /// Gateways g1 and g2 and hosts h1 to h3, and no network.
@@ -73,7 +77,7 @@ impl Cloud {
         let version = Version(self.store.version().0 + 1);
         let event = Event { source: SourceId("test".into()), sequence: version.0, body };
         let mut view = self.store.view();
-        let plan = self.fabric.decide(&mut view, version, self.now_ms, &event)?.plan;
+        let plan = self.app.decide(&mut view, version, self.now_ms, &event)?.plan;
         let writes = view.into_writes();
         self.store.commit(version, writes);
         Ok(plan)
@@ -401,7 +405,7 @@ fn limits_refuse_before_a_table_overflows() {
         ..FabricSettings::default()
     };
     let mut cloud = Cloud::with_switches();
-    cloud.fabric = Fabric::new(settings);
+    cloud.app = Deciders::new(settings);
     cloud.apply(red());
     cloud.apply(json!([endpoint("red", "a", "h1"), endpoint("red", "b", "h1")]));
     let error = cloud.rejected(json!([endpoint("red", "c", "h2")]));
