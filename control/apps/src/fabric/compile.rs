@@ -187,7 +187,7 @@ fn write_loads(work: &mut Work<'_, '_>) -> Result<(), Rejection> {
     for (actuator, mut load) in work.take_loads() {
         let Some(role) = work.member(&actuator).map(|member| member.facts.role) else { continue };
         let limit = match role {
-            Role::Host => work.settings.entries_per_host_max,
+            Role::Host | Role::Planes => work.settings.entries_per_host_max,
             Role::Gateway => work.settings.entries_per_gateway_max,
         };
         if load.entries > limit as u64 {

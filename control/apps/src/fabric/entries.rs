@@ -66,11 +66,13 @@ impl Work<'_, '_> {
     pub(super) fn holds(&mut self, actuator: &Label, key: &Key, entry: &Entry) -> bool {
         let Some(role) = self.member(actuator).map(|member| member.facts.role) else { return false };
         match (role, key) {
+            (_, Key::Plane { plane, name }) => self.plane_entry(actuator, plane, name).is_some(),
+            (_, Key::Repair { host, .. } | Key::FileWall { host, .. }) => host == actuator,
+            // What is left is for switches.
+            (Role::Planes, _) => false,
             (_, Key::Gateways) => true,
             (_, Key::Statement { .. } | Key::Controllers) => false,
             (_, Key::Switches { .. } | Key::Underlays) => switches::reads(self, actuator),
-            (_, Key::Plane { plane, name }) => self.plane_entry(actuator, plane, name).is_some(),
-            (_, Key::Repair { host, .. } | Key::FileWall { host, .. }) => host == actuator,
             (Role::Gateway, Key::Network { .. } | Key::Route { .. } | Key::Location { .. }) => true,
             (
                 Role::Gateway,

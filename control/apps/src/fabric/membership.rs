@@ -21,7 +21,7 @@ pub(super) fn join(work: &mut Work<'_, '_>, facts: &ActuatorFacts) -> Result<(),
     if let Some(before) = &before
         && before.facts.role != facts.role
     {
-        let problem = "it joined before in the other role, host or gateway: remove it first";
+        let problem = "it joined before in another role (host, gateway, planes): remove it first";
         return Err(reference(format!("actuator/{name}"), problem));
     }
     if before.as_ref().is_some_and(|before| before.facts == *facts) {
@@ -33,10 +33,10 @@ pub(super) fn join(work: &mut Work<'_, '_>, facts: &ActuatorFacts) -> Result<(),
         work.fresh = Some(name.clone());
     }
     work.put_member(Member { facts: facts.clone(), version: work.version })?;
-    if moved || before.is_none() {
+    if facts.role.has_switch() && (moved || before.is_none()) {
         switches::mark(work, facts.underlay);
     }
-    if let Some(before) = before.as_ref().filter(|_| moved) {
+    if let Some(before) = before.as_ref().filter(|before| moved && before.facts.role.has_switch()) {
         switches::mark(work, before.facts.underlay);
     }
     match (facts.role, before.is_none()) {
@@ -97,8 +97,11 @@ pub(super) fn remove(work: &mut Work<'_, '_>, name: &Label) -> Result<(), Reject
     switches::forget(work, name);
     work.count_down(Count::Actuators, b"")?;
     work.delete_member(name);
-    switches::mark(work, member.facts.underlay);
+    if member.facts.role.has_switch() {
+        switches::mark(work, member.facts.underlay);
+    }
     match member.facts.role {
+        Role::Planes => {}
         Role::Host => mark_locations(work, name),
         Role::Gateway => {
             work.view.delete(GATEWAYS, key);
