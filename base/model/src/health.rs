@@ -1,8 +1,10 @@
 //! Health: what the monitor of a host tells the controllers, and what they order it to do (Bohra, 3.5; row O).
 //!
-//! What a monitor sees is an event like any other: the switch signs it, it is ordered, and the tables keep the newest of it.
-//! What the controllers order is an entry like any other: it carries the group's signature, the gate of the switch checks it, and the
-//! monitor reads it there. So nobody can make a monitor kill anything who could not program the switch.
+//! A monitor is a plane of its host: its vocabulary is `weir_planes::monitor`, in the words that are defined here ([`HealthNote`],
+//! [`RepairAction`], [`cgroup_problem`]). It verifies what is ordered of it, acks it, and signs what it reports by itself.
+//!
+//! [`HealthReport`], [`RepairOrder`] and [`RepairEntry`] are those of releases before planes, when a host's switch did this for its monitor.
+//! Nothing tells them any more. They stay because logs hold them, and because controllers take hosts of the release before.
 
 use crate::{Label, Version};
 use serde::{Deserialize, Serialize};

@@ -15,7 +15,6 @@
 
 use crate::entry::{Entry, Key};
 use crate::event::SignedEvent;
-use crate::health::HealthReport;
 use crate::protocol::StateDigest;
 use crate::signed::{SignedAcks, SignedHeader, SignedUpdates};
 use crate::{Label, Version};
@@ -129,8 +128,6 @@ pub enum ToSwitch {
         /// The question.
         question: Question,
     },
-    /// What the monitor saw and did: sign it and tell the controllers.
-    Health(HealthReport),
     /// Read the file of the identity anew and sign with what it holds; answered by [`FromSwitch::Identity`].
     ReadIdentity,
 }

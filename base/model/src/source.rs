@@ -59,7 +59,7 @@ impl SourceId {
     }
 }
 
-/// Whether an actuator is a host's switch or a gateway's.
+/// What an actuator is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(rename_all = "lowercase")]
@@ -68,4 +68,22 @@ pub enum Role {
     Host,
     /// Knows every network.
     Gateway,
+    /// Has planes, and no switch: it is in no network.
+    Planes,
+}
+
+impl Role {
+    /// As people write it.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Role::Host => "host",
+            Role::Gateway => "gateway",
+            Role::Planes => "planes",
+        }
+    }
+
+    /// Whether it has a switch.
+    pub fn has_switch(self) -> bool {
+        self != Role::Planes
+    }
 }

@@ -53,4 +53,11 @@ impl Plane for FileWall {
         let names: Vec<&str> = spec.files.iter().map(|file| file.name.as_str()).collect();
         format!("policies {}", names.join(", "))
     }
+
+    fn tell(report: &Report) -> Vec<String> {
+        vec![match report.version {
+            0 => "its policies are nobody's order".to_owned(),
+            version => format!("the policies of v{version} are in force"),
+        }]
+    }
 }

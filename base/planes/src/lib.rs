@@ -90,6 +90,11 @@ pub trait Plane {
 
     /// A specification in a few words, for people.
     fn describe(name: &str, spec: &Self::Spec) -> String;
+
+    /// A report in lines for people, for `weir status`: what matters most first.
+    fn tell(report: &Self::Report) -> Vec<String> {
+        serde_json::to_string(report).into_iter().collect()
+    }
 }
 
 /// Reads a specification of a plane, and checks it.
@@ -122,12 +127,16 @@ pub struct Kind {
     pub fields: &'static [Field],
     /// Most specifications at one host.
     pub orders_max: usize,
+    /// Most bytes of a specification.
+    pub spec_bytes_max: usize,
     /// Checks a specification.
     pub check: fn(name: &str, spec: &[u8]) -> Result<(), Problem>,
     /// Checks a report.
     pub check_report: fn(report: &[u8]) -> Result<(), Problem>,
     /// A specification in a few words; what is wrong with it when it is none.
     pub describe: fn(name: &str, spec: &[u8]) -> String,
+    /// A report in lines; what is wrong with it when it is none.
+    pub tell: fn(report: &[u8]) -> Vec<String>,
     /// A specification with what it leaves out as it means it; nothing when it is none. Two that say the same have the same.
     pub normal: fn(name: &str, spec: &[u8]) -> Option<serde_json::Value>,
 }
@@ -151,6 +160,7 @@ impl Kind {
             kind: P::KIND,
             fields: P::FIELDS,
             orders_max: P::ORDERS_MAX,
+            spec_bytes_max: P::SPEC_BYTES_MAX,
             check: |name, bytes| read::<P>(name, bytes).map(drop),
             check_report: |bytes| {
                 if bytes.len() > REPORT_BYTES_MAX {
@@ -162,6 +172,10 @@ impl Kind {
             describe: |name, bytes| match read::<P>(name, bytes) {
                 Ok(spec) => P::describe(name, &spec),
                 Err(problem) => format!("not readable by this release: {problem}"),
+            },
+            tell: |bytes| match serde_json::from_slice::<P::Report>(bytes) {
+                Ok(report) => P::tell(&report),
+                Err(error) => vec![format!("not readable by this release: {error}")],
             },
             normal: |name, bytes| {
                 read::<P>(name, bytes).ok().and_then(|spec| serde_json::to_value(spec).ok())

@@ -43,8 +43,16 @@ impl Plane for Monitor {
     const ABOUT: &'static str = "repairs of cgroups by the host's monitor";
     const KIND: &'static str = "repair";
     const FIELDS: &'static [Field] = &[
-        Field::required("action", "text", "freeze (for as long as the resource is there) or kill (once): what is done with the cgroup whose path is the resource's name."),
-        Field::required("id", "text", "Which order it is: each is carried out once, and the same again with another id."),
+        Field::required(
+            "action",
+            "text",
+            "freeze (for as long as the resource is there) or kill (once): what is done with the cgroup whose path is the resource's name.",
+        ),
+        Field::required(
+            "id",
+            "text",
+            "Which order it is: each is carried out once, and the same again with another id.",
+        ),
     ];
     const ORDERS_MAX: usize = REPAIRS_MAX;
     const SPEC_BYTES_MAX: usize = 1024;
@@ -63,5 +71,16 @@ impl Plane for Monitor {
 
     fn describe(name: &str, spec: &Spec) -> String {
         format!("{} cgroup {name}", spec.action)
+    }
+
+    fn tell(report: &Report) -> Vec<String> {
+        let note = |note: &HealthNote| {
+            let policy = if note.policy.is_empty() { String::new() } else { format!("{}: ", note.policy) };
+            // What became of an order is not in the audit log of the host's monitor.
+            let event = if note.number == 0 { String::new() } else { format!(" (event {})", note.number) };
+            format!("{}{event}: {policy}{}", note.severity, note.text)
+        };
+        let first = format!("{} alarms, kernel by {}", report.alarms, report.kernel);
+        std::iter::once(first).chain(report.notes.iter().rev().map(note)).collect()
     }
 }

@@ -45,6 +45,22 @@ fn what_is_wrong_is_told_by_its_field() {
     assert!(said("wall", r#"{"files":[],"more":1}"#).contains("unknown field `more`"));
     let large = vec![b' '; SPEC_BYTES_MAX + 1];
     assert!((wall.check)("wall", &large).unwrap_err().allowed.contains("at most 131072 bytes"));
+    // What it reports is told in lines, and what is no report says so.
+    assert_eq!((wall.tell)(br#"{"version":7}"#), ["the policies of v7 are in force"]);
+    assert!((wall.tell)(b"7")[0].starts_with("not readable by this release"));
+    let report = br#"{"kernel":"bpf","alarms":2,"notes":[
+        {"number":4,"unixMs":1,"severity":"info","policy":"","text":"first"},
+        {"number":0,"unixMs":2,"severity":"warning","policy":"hog","text":"last"}]}"#;
+    let lines = (find(ALL, "monitor").unwrap().tell)(report);
+    assert_eq!(lines, ["2 alarms, kernel by bpf", "warning: hog: last", "info (event 4): first"]);
+    // Each plane has a bound of its own, and says it.
+    let monitor = find(ALL, "monitor").unwrap();
+    let large = vec![b' '; monitor.spec_bytes_max + 1];
+    let problem = (monitor.check)("machines/web", &large).unwrap_err();
+    assert_eq!(
+        (monitor.spec_bytes_max, problem.allowed.as_str()),
+        (1024, "at most 1024 bytes, and it has 1025")
+    );
     assert!(
         find(ALL, "nobody").is_none() && of_kind(ALL, "nobodys").is_none() && of_kind(ALL, "s").is_none()
     );

@@ -98,6 +98,19 @@ pub struct GateCounters {
     pub compactions: u64,
 }
 
+impl std::ops::AddAssign for GateCounters {
+    fn add_assign(&mut self, other: GateCounters) {
+        self.applied += other.applied;
+        self.repeated += other.repeated;
+        self.forged += other.forged;
+        self.endorsed_badly += other.endorsed_badly;
+        self.endorsed += other.endorsed;
+        self.refused += other.refused;
+        self.journal_cut_bytes += other.journal_cut_bytes;
+        self.compactions += other.compactions;
+    }
+}
+
 /// See the module.
 #[derive(Debug)]
 pub struct Gate {

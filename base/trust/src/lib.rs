@@ -13,6 +13,7 @@ pub mod endorsement;
 mod fixtures;
 pub mod gate;
 pub mod identity;
+pub mod kept;
 pub mod merkle;
 pub mod threshold;
 pub mod token;

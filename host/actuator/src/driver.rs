@@ -207,7 +207,11 @@ fn answer_all<A: Actuator>(
         }
         match frame {
             ToSwitch::Updates(updates) => {
-                if let Some(acks) = machine.take(&updates) {
+                let acks = machine.take(&updates);
+                if updates.updates.iter().any(|proven| proven.update.key == Key::Controllers) {
+                    send_controllers(&machine, &send)?;
+                }
+                if let Some(acks) = acks {
                     let own = acks.acks.iter().filter(|ack| machine.is_own(&ack.key));
                     let entries: Vec<_> = own.map(|ack| machine.content_of(&ack.key)).collect();
                     // Before the acks, so that whoever hears these knows what they are about.
@@ -218,6 +222,7 @@ fn answer_all<A: Actuator>(
             ToSwitch::SendState => send_contents(&machine.contents(), &send)?,
             ToSwitch::Subscribe => {
                 send(&FromSwitch::Plane { plane: machine.plane().clone(), names: machine.names() })?;
+                send_controllers(&machine, &send)?;
                 let mut subscribers = locked(&shared.subscribers);
                 if subscribers.len() < SUBSCRIBERS_MAX
                     && !subscribers.iter().any(|known| Arc::ptr_eq(known, client))
@@ -239,9 +244,18 @@ fn answer_all<A: Actuator>(
                 }
             }
             // For a switch.
-            ToSwitch::Attach { .. } | ToSwitch::Health(_) => {}
+            ToSwitch::Attach { .. } => {}
         }
     }
+}
+
+/// Tells whose endorsements it takes, so that it is given no others.
+fn send_controllers<A: Actuator>(
+    machine: &Machine<A>,
+    send: &impl Fn(&FromSwitch) -> Result<(), CodecError>,
+) -> Result<(), CodecError> {
+    let Some((version, entry)) = machine.controllers() else { return Ok(()) };
+    send(&FromSwitch::Changed { key: Key::Controllers, version, entry })
 }
 
 fn send_contents(

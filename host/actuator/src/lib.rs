@@ -12,7 +12,8 @@
 //! ```
 //!
 //! A plane implements [`Actuator`]: apply one specification, report, count. [`Machine`] is all else but sockets, [`Runner`] the
-//! sockets. [`suite!`] is what every actuator must pass.
+//! sockets, [`Service`] a process that serves as soon as its host has joined. [`suite!`] is what every actuator must pass, the switch
+//! too, which has the gate, its journal and what becomes of a write that fails from the same place ([`weir_trust::kept`]).
 //!
 //! Invariants
 //! - An ack says `Ok` only after the actuator applied the specification and the journal has it.
@@ -21,15 +22,21 @@
 //! - What could not be applied again is told to nobody as in force, and is tried again when it is sent again.
 //! - One update is applied at a time.
 //!
-//! Departure: a plane's gate knows no list of controllers ([`weir_model::Key::Controllers`] is the switch's), so it takes what the
-//! group signed and not what single controllers endorsed; the hub keeps the latter from it, and controllers send it again signed.
+//! Departure: the host's list of controllers ([`weir_model::Key::Controllers`]) is the switch's to ack. A plane's gate takes it too, when
+//! the agent has it to give, and then takes what enough of them endorsed; before that the hub keeps such batches from it, and controllers
+//! send them again with the group's signature.
 
+pub mod book;
 pub mod driver;
 pub mod machine;
+pub mod metrics;
+pub mod service;
 pub mod suite;
 
 pub use driver::{Runner, Serving};
 pub use machine::{Identity, Machine};
+pub use metrics::Metric;
+pub use service::{Made, Service};
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -63,8 +70,8 @@ pub trait Actuator: Send + 'static {
         BTreeMap::new()
     }
 
-    /// Its own counters, by name with labels.
-    fn metrics(&self) -> Vec<(String, u64)> {
+    /// What it counts besides.
+    fn metrics(&self) -> Vec<Metric> {
         Vec::new()
     }
 }

@@ -12,10 +12,11 @@ use crate::punts::{self, Answerer};
 use crate::session::driver::Plan;
 use crate::session::{self, tls};
 use crate::shared::Shared;
+use crate::switchless::Switchless;
 use crate::wire::{read_frame, write_frame};
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream, UnixStream};
@@ -40,6 +41,8 @@ const SWITCH_FRAMES_MAX: usize = 16;
 
 /// Puts a switch's counters, by name with labels, into Prometheus' text format.
 pub type SwitchMetrics = fn(&[(String, u64)]) -> String;
+/// What every process tells of itself, in Prometheus' text format.
+pub type ProcessMetrics = fn() -> String;
 
 /// An agent that has read its files and is not running yet.
 #[derive(Debug)]
@@ -49,6 +52,7 @@ pub struct Agent {
     plan: Plan,
     keeper_dir: std::path::PathBuf,
     switch_metrics: Option<SwitchMetrics>,
+    process_metrics: Option<ProcessMetrics>,
 }
 
 impl Agent {
@@ -89,12 +93,17 @@ impl Agent {
         let learns = config.controllers.is_empty();
         let plan = Plan { settings, learns, state_dir: config.state_dir.clone() };
         let keeper_dir = config.state_dir.clone();
-        Ok(Agent { config, shared, plan, keeper_dir, switch_metrics: None })
+        Ok(Agent { config, shared, plan, keeper_dir, switch_metrics: None, process_metrics: None })
     }
 
     /// Serves the switch's counters beside the agent's own, in this format.
     pub fn with_switch_metrics(self, format: SwitchMetrics) -> Agent {
         Agent { switch_metrics: Some(format), ..self }
+    }
+
+    /// Serves this beside its own counters: what every process tells of itself.
+    pub fn with_process_metrics(self, text: ProcessMetrics) -> Agent {
+        Agent { process_metrics: Some(text), ..self }
     }
 
     /// Counters, mirror and problems, for whoever shows them.
@@ -107,7 +116,7 @@ impl Agent {
     /// # Errors
     /// The list of devices cannot be read, or the metrics address cannot be used.
     pub async fn run(self, mut stop: watch::Receiver<bool>) -> Result<(), AgentError> {
-        let Agent { config, shared, plan, keeper_dir, switch_metrics } = self;
+        let Agent { config, shared, plan, keeper_dir, switch_metrics, process_metrics } = self;
         let keeper = Keeper::new(shared.clone(), config.settings.netns_dir.clone(), &keeper_dir)?;
         let dns_settings = dns::Settings {
             role: config.role,
@@ -123,15 +132,31 @@ impl Agent {
                 .await
                 .map_err(|source| AgentError::Socket { what: format!("metrics on {address}"), source })?;
             let socket = link::control_socket(&config.run_dir);
-            let scraped = Scraped { shared: shared.clone(), socket, switch_metrics };
+            let switch_metrics = switch_metrics.filter(|_| config.role.has_switch());
+            let scraped = Scraped {
+                shared: shared.clone(),
+                socket,
+                role: config.role,
+                switch_metrics,
+                process_metrics,
+            };
             tasks.spawn(serve_metrics(scraped, listener));
         }
-        tasks.spawn(link::run(shared.clone(), link::control_socket(&config.run_dir), events));
+        let place = match config.role.has_switch() {
+            true => link::Place::Socket(link::control_socket(&config.run_dir)),
+            false => {
+                let here = Switchless::open(&config.state_dir, &config.name)?;
+                link::Place::Here(Arc::new(Mutex::new(here)))
+            }
+        };
+        tasks.spawn(link::run(shared.clone(), place, events));
         let (plane_events, planes) = mpsc::channel(LINK_EVENTS_MAX);
         tasks.spawn(hub::driver::run(config.run_dir.clone(), plane_events));
         tasks.spawn(session::driver::run(shared.clone(), plan, link_events, planes));
-        tasks.spawn(keeper.run());
-        tasks.spawn(punts::run(answerer, config.run_dir.clone()));
+        if config.role.has_switch() {
+            tasks.spawn(keeper.run());
+            tasks.spawn(punts::run(answerer, config.run_dir.clone()));
+        }
         if config.role == Role::Gateway {
             let address = SocketAddr::new(config.underlay, config.settings.dns.gateway_port);
             tasks.spawn(dns::listener::run(shared.clone(), address));
@@ -150,13 +175,16 @@ struct Scraped {
     shared: Arc<Shared>,
     /// The switch's control socket.
     socket: PathBuf,
+    role: Role,
     switch_metrics: Option<SwitchMetrics>,
+    process_metrics: Option<ProcessMetrics>,
 }
 
 impl Scraped {
     /// The agent's metrics, and behind them the switch's.
     async fn text(&self) -> String {
         let mut text = self.shared.metrics.metrics_text();
+        text.push_str(&self.process_metrics.map(|told| told()).unwrap_or_default());
         if let Some(format) = self.switch_metrics {
             let limit = Duration::from_millis(SWITCH_COUNTERS_MS);
             let counters = tokio::time::timeout(limit, switch_counters(&self.socket)).await;
@@ -216,7 +244,7 @@ async fn serve_one(scraped: &Scraped, mut stream: Guarded<TcpStream>) -> std::io
     }
     let (status, body) = match &request[..filled] {
         line if line.starts_with(b"GET /metrics ") => ("200 OK", scraped.text().await),
-        line if line.starts_with(b"GET /healthz ") => health(&scraped.shared),
+        line if line.starts_with(b"GET /healthz ") => health(&scraped.shared, scraped.role),
         _ => ("404 Not Found", "ask for /metrics or /healthz\n".to_string()),
     };
     let head = format!(
@@ -228,14 +256,18 @@ async fn serve_one(scraped: &Scraped, mut stream: Guarded<TcpStream>) -> std::io
     stream.shutdown().await
 }
 
-/// Healthy is an agent that can do its work here: the switch is there and its entries are read. A
+/// Healthy is an agent that can do its work here: the switch is there, where the host has one, and its entries are read. A
 /// missing controller does not make a host ill.
-fn health(shared: &Shared) -> (&'static str, String) {
+fn health(shared: &Shared, role: Role) -> (&'static str, String) {
     let metrics = &shared.metrics;
     let well = metrics.link_up.get() == 1 && shared.synced();
     let mut text = format!(
         "switch {}\nentries {}\nsession {}\n",
-        if metrics.link_up.get() == 1 { "connected" } else { "missing" },
+        match (role.has_switch(), metrics.link_up.get()) {
+            (false, _) => "none: this host has planes only",
+            (true, 1) => "connected",
+            (true, _) => "missing",
+        },
         if shared.synced() { "read" } else { "not read yet" },
         if metrics.session_up.get() == 1 { "established" } else { "none" },
     );

@@ -13,8 +13,9 @@
 //!   comes. When nobody came within [`GRACE_MS`], it is refused by name, so that it takes no place at the controllers from
 //!   the switch's updates, and whoever waits for it is told; a withdrawal is acked, for what nobody has is gone. Controllers try again what was refused, and at once when
 //!   the process comes.
-//! - What single controllers endorsed, and the group did not sign, goes to the switch alone, which knows who they are; the
-//!   controllers send it again with the group's signature.
+//! - What single controllers endorsed, and the group did not sign, goes to the switch, which knows who they are, and to the processes that
+//!   say that they know them too. Each is given the group's list of controllers as it came ([`Hub::proof`]), and verifies it. From others
+//!   such updates are kept away, and controllers send them again with the group's signature.
 
 pub mod driver;
 
@@ -24,7 +25,7 @@ use weir_model::local::{PLANE_NAMES_MAX, ToSwitch};
 use weir_model::session::StateDigest;
 use weir_model::signed::{GroupSignature, ProvenUpdate, SignedHeader, SignedUpdates};
 use weir_model::update::Refusal;
-use weir_model::{Ack, Change, Key, Label, Version};
+use weir_model::{Ack, Change, Entry, Key, Label, Version};
 
 /// Most updates that are kept for processes that are not there.
 pub const HELD_MAX: usize = 1024;
@@ -59,6 +60,8 @@ struct Local {
     state: BTreeMap<Key, (Version, u128)>,
     /// Its state is known, so it counts.
     ready: bool,
+    /// The dealing whose members' endorsements it takes, as it said.
+    phase: Option<u64>,
 }
 
 struct Held {
@@ -82,6 +85,8 @@ pub struct PlaneState {
 pub struct Hub {
     locals: BTreeMap<u64, Local>,
     held: BTreeMap<Key, Held>,
+    /// The newest list of controllers that came, as the group signed it.
+    proof: Option<SignedUpdates>,
     /// When the last process of a plane went.
     went: BTreeMap<Label, u64>,
     /// How often the set of processes changed: two sessions that saw the same number know the same.
@@ -113,8 +118,45 @@ impl Hub {
             return false;
         }
         let names = names.map(|names| names.into_iter().collect());
-        self.locals.insert(id, Local { plane, names, sender, state: BTreeMap::new(), ready: false });
+        self.locals
+            .insert(id, Local { plane, names, sender, state: BTreeMap::new(), ready: false, phase: None });
         true
+    }
+
+    /// With the list of controllers that was kept when the agent ran last.
+    pub fn with_proof(proof: Option<SignedUpdates>) -> Hub {
+        Hub { proof, ..Hub::default() }
+    }
+
+    /// The newest list of controllers that came.
+    pub fn proof(&self) -> Option<&SignedUpdates> {
+        self.proof.as_ref()
+    }
+
+    /// A process says whose endorsements it takes.
+    pub fn knows(&mut self, id: u64, controllers: Option<&Entry>) {
+        if let Some(local) = self.locals.get_mut(&id) {
+            local.phase = match controllers {
+                Some(Entry::Controllers(controllers)) => Some(controllers.phase),
+                _ => None,
+            };
+        }
+    }
+
+    /// Keeps the list of controllers of a frame, where it is newer, and gives it to every process.
+    fn take_proof(&mut self, frame: &SignedUpdates) {
+        let list = frame.updates.iter().find(|proven| proven.update.key == Key::Controllers);
+        let Some(list) = list.filter(|_| !is_endorsed(&frame.header)) else { return };
+        let version = |frame: &SignedUpdates| frame.updates.first().map(|proven| proven.update.version);
+        if self.proof.as_ref().and_then(version) >= Some(list.update.version) {
+            return;
+        }
+        let proof = SignedUpdates { header: frame.header.clone(), updates: vec![list.clone()] };
+        for local in self.locals.values().filter(|local| local.ready) {
+            let taken = local.sender.try_send(ToSwitch::Updates(proof.clone())).is_ok();
+            self.counters.dropped += u64::from(!taken);
+        }
+        self.proof = Some(proof);
     }
 
     /// Part of a process's state, or of what it changed. The last part of its state makes it count: then its plane's state is for the
@@ -146,6 +188,10 @@ impl Hub {
             return Ok(None);
         }
         local.ready = true;
+        if let Some(proof) = &self.proof {
+            let taken = local.sender.try_send(ToSwitch::Updates(proof.clone())).is_ok();
+            self.counters.dropped += u64::from(!taken);
+        }
         self.changes += 1;
         self.counters.came += 1;
         self.went.remove(&plane);
@@ -219,6 +265,7 @@ impl Hub {
     /// Gives a plane's updates of a frame to its processes; gives back the switch's, and refusals of those that nobody takes. A frame
     /// without updates is the switch's.
     pub fn route(&mut self, frame: SignedUpdates) -> (Option<SignedUpdates>, Vec<Ack>) {
+        self.take_proof(&frame);
         if !frame.updates.iter().any(|proven| matches!(proven.update.key, Key::Plane { .. })) {
             return (Some(frame), Vec::new());
         }
@@ -226,15 +273,22 @@ impl Hub {
         let (planes, switch): (Vec<ProvenUpdate>, Vec<ProvenUpdate>) =
             updates.into_iter().partition(|proven| matches!(proven.update.key, Key::Plane { .. }));
         let switch = (!switch.is_empty()).then(|| SignedUpdates { header: header.clone(), updates: switch });
-        if matches!(header.signature, GroupSignature::Members { .. }) {
-            self.counters.dropped += planes.len() as u64;
-            return (switch, Vec::new());
-        }
         let mut refusals = Vec::new();
         for proven in planes {
+            if is_endorsed(&header) && !self.takes(&header, &proven.update.key) {
+                self.counters.dropped += 1;
+                continue;
+            }
             refusals.extend(self.give(&header, proven));
         }
         (switch, refusals)
+    }
+
+    /// Whether a process is there that takes a key and what is endorsed so.
+    fn takes(&self, header: &SignedHeader, key: &Key) -> bool {
+        let Key::Plane { plane, name } = key else { return false };
+        let known = self.taker(plane, name).and_then(|local| local.phase);
+        matches!(&header.signature, GroupSignature::Members { phase, .. } if known == Some(*phase))
     }
 
     fn give(&mut self, header: &SignedHeader, proven: ProvenUpdate) -> Option<Ack> {
@@ -322,6 +376,10 @@ impl Hub {
             .filter_map(|(key, version, is_delete)| self.answer(&key, version, is_delete))
             .collect()
     }
+}
+
+fn is_endorsed(header: &SignedHeader) -> bool {
+    matches!(header.signature, GroupSignature::Members { .. })
 }
 
 fn is_of(key: &Key, plane: &Label) -> bool {

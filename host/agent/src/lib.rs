@@ -9,7 +9,8 @@
 //!                          ports (devices)   punts: dhcp, dns ◄┘
 //! ```
 //!
-//! Beside the switch stand the host's planes, each a process with a socket in the run directory ([`hub`]).
+//! Beside the switch stand the host's planes, each a process with a socket in the run directory ([`hub`]). A host may have planes and no
+//! switch: then [`switchless`] stands in its place.
 //!
 //! Invariants
 //! - The agent holds no state of the network: killed and started again it reads all of it from the
@@ -35,6 +36,7 @@ pub mod punts;
 pub mod session;
 pub mod shared;
 pub mod supervise;
+pub mod switchless;
 mod sys;
 pub mod wire;
 

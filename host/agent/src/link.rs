@@ -3,6 +3,7 @@
 
 use crate::mirror::Reading;
 use crate::shared::{Shared, SwitchSender, TO_SWITCH_MAX};
+use crate::switchless::{self, Here};
 use crate::wire::{read_frame, write_frame};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -33,14 +34,46 @@ pub enum LinkEvent {
     Frame(FromSwitch),
 }
 
+/// Where the switch is.
+#[derive(Clone, Debug)]
+pub enum Place {
+    /// Behind its control socket.
+    Socket(PathBuf),
+    /// Nowhere: this stands in its place.
+    Here(Here),
+}
+
+impl Place {
+    async fn connect(&self) -> std::io::Result<UnixStream> {
+        match self {
+            Place::Socket(socket) => UnixStream::connect(socket).await,
+            Place::Here(here) => {
+                let (ours, theirs) = UnixStream::pair()?;
+                // It ends with the stream.
+                tokio::spawn(switchless::serve(here.clone(), theirs));
+                Ok(ours)
+            }
+        }
+    }
+}
+
+impl std::fmt::Display for Place {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Place::Socket(socket) => write!(f, "{}", socket.display()),
+            Place::Here(_) => f.write_str("none: this host has planes only"),
+        }
+    }
+}
+
 /// Keeps the link for ever.
-pub async fn run(shared: Arc<Shared>, socket: PathBuf, events: mpsc::Sender<LinkEvent>) {
+pub async fn run(shared: Arc<Shared>, place: Place, events: mpsc::Sender<LinkEvent>) {
     let mut wait_ms = RETRY_MIN_MS;
     let mut told = false;
     loop {
-        match UnixStream::connect(&socket).await {
+        match place.connect().await {
             Ok(stream) => {
-                tracing::info!(socket = %socket.display(), "connected to the switch");
+                tracing::info!(switch = %place, "connected to the switch");
                 shared.metrics.link_connects.count();
                 shared.metrics.link_up.set(1);
                 let error = serve(&shared, stream, &events).await;
@@ -55,7 +88,7 @@ pub async fn run(shared: Arc<Shared>, socket: PathBuf, events: mpsc::Sender<Link
                 told = false;
             }
             Err(error) if !told => {
-                tracing::warn!(socket = %socket.display(), %error, "waiting for the switch");
+                tracing::warn!(switch = %place, %error, "waiting for the switch");
                 told = true;
             }
             Err(_) => {}

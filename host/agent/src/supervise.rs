@@ -10,6 +10,7 @@
 //!   `<run_dir>/switch.lock`, and the supervisor waits until the lock is free before it starts one.
 //! - An agent that a former supervisor left behind is ended: two of them would take the session from
 //!   each other for ever. It holds `<run_dir>/agent.lock`, and nothing that traffic needs.
+//! - A host without a switch has agent and monitor alone.
 //! - The monitor is treated as the agent is: nothing that traffic needs depends on it.
 //! - What a switch has open is kept here as well ([`store`]), so that the next one after a crash gets the same devices and sockets.
 //! - On SIGTERM or SIGINT agent and monitor are stopped, and the switch only when `stop_switch` is set;
@@ -22,6 +23,7 @@ mod store;
 pub mod upgrade;
 
 use crate::AgentError;
+use crate::switchless::NO_SWITCH;
 use rustix::fs::{FlockOperation, flock};
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 use std::ffi::OsString;
@@ -89,8 +91,8 @@ pub struct ChildSpec {
 pub struct SupervisorConfig {
     /// The agent.
     pub agent: ChildSpec,
-    /// The switch.
-    pub switch: ChildSpec,
+    /// The switch; nothing on a host that has none.
+    pub switch: Option<ChildSpec>,
     /// The monitor, and the lock that it holds while it runs.
     pub monitor: Option<(ChildSpec, PathBuf)>,
     /// The lock that a running supervisor holds.
@@ -165,7 +167,12 @@ pub async fn run(config: SupervisorConfig, stop: watch::Receiver<bool>) -> Resul
     let agent = keep(&config.agent, &config.agent_lock, &config, stop.clone());
     let (sender, requests) = mpsc::channel(upgrade::REQUESTS_MAX);
     let store = Store::listen(&config.store_socket);
-    let switch = keep_switch(&config, &store, requests, stop.clone());
+    let switch = async {
+        match &config.switch {
+            Some(spec) => keep_switch(&config, spec.clone(), &store, requests, stop.clone()).await,
+            None => no_switch(requests, stop.clone()).await,
+        }
+    };
     let kept = async { tokio::join!(agent, monitor, switch) };
     tokio::select! {
         _ = kept => {}
@@ -312,7 +319,7 @@ impl Running {
 
     async fn end(self, config: &SupervisorConfig) {
         match self.how {
-            How::Child(child) => end_child(child, config.switch.name).await,
+            How::Child(child) => end_child(child, "switch").await,
             How::Adopted(_) => end_holder(&config.switch_lock, &[Signal::TERM, Signal::KILL]).await,
         }
     }
@@ -324,14 +331,27 @@ enum Happened {
     Stopped,
 }
 
+/// Refuses upgrades of what is not there.
+async fn no_switch(mut requests: mpsc::Receiver<Request>, mut stop: watch::Receiver<bool>) {
+    loop {
+        tokio::select! {
+            Some(request) = requests.recv() => {
+                // Who asked may have gone.
+                let _ = request.answer.send(FromSupervisor::Failed(NO_SWITCH.into()));
+            }
+            () = stopped(&mut stop) => return,
+        }
+    }
+}
+
 async fn keep_switch(
     config: &SupervisorConfig,
+    mut spec: ChildSpec,
     store: &Store,
     mut requests: mpsc::Receiver<Request>,
     mut stop: watch::Receiver<bool>,
 ) {
     let mut backoff = Backoff::new(config.backoff_min_ms, config.backoff_max_ms);
-    let mut spec = config.switch.clone();
     loop {
         let started = Instant::now();
         let running = match lock_is_free(&config.switch_lock) {

@@ -88,7 +88,7 @@ fn serve(stream: UnixStream, state: &Mutex<State>) {
 
 fn reply(frame: ToSwitch, state: &mut State) -> Vec<FromSwitch> {
     match frame {
-        ToSwitch::Subscribe | ToSwitch::Health(_) => vec![],
+        ToSwitch::Subscribe => vec![],
         ToSwitch::ReadIdentity => {
             let key = weir_agent::join::identity(&state.state_dir).map_or([0; 32], |key| key.public());
             vec![FromSwitch::Identity { key }]

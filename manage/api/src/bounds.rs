@@ -22,6 +22,9 @@ pub const HEX: &str = "^[0-9a-fA-F]*$";
 /// An IP address, as far as a pattern of a readable length says it.
 pub const ADDRESS: &str = "^[0-9a-fA-F:.]{2,45}$";
 
+/// Where the document says how many bytes a specification of each plane has at most.
+pub const SPEC_BYTES_MAX: &str = "x-bytes-max-of-plane";
+
 /// A pattern, and what holds it.
 type Held = (&'static str, fn(&str) -> bool);
 
@@ -263,6 +266,15 @@ pub fn apply(document: &mut Value) {
     for (schema, name, bound) in FIELDS {
         if let Some(field) = field(&mut document["components"]["schemas"][*schema], name) {
             put(field, *bound);
+        }
+    }
+    // A specification is a plane's own, and so is how long it may be.
+    for schema in ["PlaneResource", "PlaneRequest"] {
+        if let Some(spec) = field(&mut document["components"]["schemas"][schema], "spec") {
+            spec.insert(
+                SPEC_BYTES_MAX.into(),
+                weir_planes::ALL.iter().map(|plane| (plane.name, plane.spec_bytes_max)).collect(),
+            );
         }
     }
     let paths = document["paths"].as_object_mut().into_iter().flat_map(Map::values_mut);

@@ -258,9 +258,28 @@ pub struct ActuatorStatus {
     /// How many there are in all; absent when it was not asked, or did not answer.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ports_down_total: Option<usize>,
+    /// What its planes are to have, and what they told last.
+    #[serde(default)]
+    pub planes: Vec<PlaneStatus>,
     /// What its monitor told last; absent when it never told anything.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub health: Option<HealthView>,
+}
+
+/// What a plane of a host is to have, and what it told last.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct PlaneStatus {
+    /// The plane.
+    pub plane: String,
+    /// What it is to have, in words; at most 20 lines.
+    pub ordered: Vec<String>,
+    /// How many there are in all.
+    pub ordered_total: usize,
+    /// What it told, in words, what matters most first; at most 20 lines.
+    pub told: Vec<String>,
+    /// How many there are in all.
+    pub told_total: usize,
 }
 
 /// A port that is wanted up and carries no traffic.

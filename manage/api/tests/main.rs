@@ -598,6 +598,8 @@ fn the_document_is_openapi_3_1_and_names_every_resource() {
     for schema in ["Network", "Subnet", "Endpoint", "Route", "FirewallRule", "Balancer", "Problem"] {
         assert!(document["components"]["schemas"].get(schema).is_some(), "{schema}");
     }
+    let spec = &document["components"]["schemas"]["PlaneResource"]["properties"]["spec"];
+    assert_eq!(spec["x-bytes-max-of-plane"]["monitor"], 1024);
     let network: Network = serde_json::from_str(r#"{"name":"red"}"#).unwrap();
     let properties = document["components"]["schemas"]["Network"]["properties"].as_object().unwrap();
     for field in serde_json::to_value(network).unwrap().as_object().unwrap().keys() {

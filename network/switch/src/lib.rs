@@ -25,7 +25,6 @@ pub mod flow;
 pub mod flowtable;
 pub mod fragments;
 pub mod handover;
-pub mod health;
 pub mod mark;
 pub mod nat;
 pub mod policy;

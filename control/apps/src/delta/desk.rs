@@ -28,7 +28,7 @@ pub(crate) struct Bounds {
 impl Bounds {
     pub(super) fn entries_max(&self, role: Role) -> usize {
         match role {
-            Role::Host => self.entries_per_host_max,
+            Role::Host | Role::Planes => self.entries_per_host_max,
             Role::Gateway => self.entries_per_gateway_max,
         }
     }

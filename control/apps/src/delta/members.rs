@@ -30,7 +30,7 @@ pub(super) fn join(desk: &mut Desk<'_, '_>, facts: &ActuatorFacts) -> Result<Joi
     if let Some(before) = &before
         && before.facts.role != facts.role
     {
-        let problem = "it joined before in the other role, host or gateway: remove it first";
+        let problem = "it joined before in another role (host, gateway, planes): remove it first";
         return Err(reference(format!("actuator/{name}"), problem));
     }
     if before.as_ref().is_some_and(|before| before.facts == *facts) {

@@ -66,8 +66,6 @@ impl Work<'_, '_, '_> {
     pub(super) fn holds(&mut self, actuator: &Label, key: &Key, entry: &Entry) -> bool {
         let Some(role) = self.member(actuator).map(|member| member.facts.role) else { return false };
         match (role, key) {
-            (_, Key::Gateways) => true,
-            (_, Key::Switches { .. } | Key::Underlays) => switches::reads(self, actuator),
             (
                 _,
                 Key::Repair { .. }
@@ -76,6 +74,10 @@ impl Work<'_, '_, '_> {
                 | Key::Statement { .. }
                 | Key::Controllers,
             ) => false,
+            // What is left is for switches.
+            (Role::Planes, _) => false,
+            (_, Key::Gateways) => true,
+            (_, Key::Switches { .. } | Key::Underlays) => switches::reads(self, actuator),
             (Role::Gateway, Key::Network { .. } | Key::Route { .. } | Key::Location { .. }) => true,
             (
                 Role::Gateway,

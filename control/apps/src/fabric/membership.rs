@@ -22,10 +22,10 @@ pub(super) fn joined(
         admit(work, facts)?;
         work.own.fresh = Some(name.clone());
     }
-    if moved.is_some() || before.is_none() {
+    if facts.role.has_switch() && (moved.is_some() || before.is_none()) {
         switches::mark(work, facts.underlay);
     }
-    if let Some(before) = moved {
+    if let Some(before) = moved.filter(|before| before.facts.role.has_switch()) {
         switches::mark(work, before.facts.underlay);
     }
     match (facts.role, before.is_none()) {
@@ -62,8 +62,11 @@ pub(super) fn left(work: &mut Work<'_, '_, '_>, member: &Member) -> Result<(), R
     }
     balancer::forget_host(work, name)?;
     learned::forget_host(work, name);
-    switches::mark(work, member.facts.underlay);
+    if member.facts.role.has_switch() {
+        switches::mark(work, member.facts.underlay);
+    }
     match member.facts.role {
+        Role::Planes => {}
         Role::Host => mark_locations(work, name),
         Role::Gateway => {
             work.view.delete(GATEWAYS, name.as_str().as_bytes());

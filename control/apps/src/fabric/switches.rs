@@ -56,8 +56,10 @@ pub(super) fn addresses(work: &mut Work<'_, '_, '_>, bucket: u8) -> Vec<IpAddr> 
     if work.own.switches.is_none() {
         let mut all: BTreeMap<u8, BTreeSet<IpAddr>> = BTreeMap::new();
         for (_, value) in work.view.scan(ACTUATORS, b"") {
-            let underlay = read::<Member>(ACTUATORS, &value).facts.underlay;
-            all.entry(member_bucket(underlay)).or_default().insert(underlay);
+            let facts = read::<Member>(ACTUATORS, &value).facts;
+            if facts.role.has_switch() {
+                all.entry(member_bucket(facts.underlay)).or_default().insert(facts.underlay);
+            }
         }
         work.own.switches = Some(all);
     }

@@ -1,6 +1,7 @@
 //! Planes whose specifications are ordered as they are.
 
 use super::*;
+use weir_model::entry::member_bucket;
 use weir_model::event::Apply;
 use weir_model::plane::{
     NAME_BYTES_MAX, ORDERS_MAX, OrderChange, PlaneOrder, PlaneReport, REPORTS_MAX, SPEC_BYTES_MAX,
@@ -63,6 +64,36 @@ fn who_cannot_read_it_is_not_told_until_it_can() {
     // An older release is there again: it is asked for nothing that it cannot read.
     let plan = cloud.speaks("h3", PLANES_SINCE - 1);
     assert!(lines(&plan).contains(&"-h3 plane/echo/n".to_string()), "{:?}", lines(&plan));
+}
+
+/// A host without a switch has what is ordered of its planes and nothing else, and no switch is told of it.
+#[test]
+fn a_host_without_a_switch_is_told_of_planes_alone() {
+    let mut cloud = cloud();
+    for name in ["g1", "g2"] {
+        cloud.speaks(name, PLANES_SINCE);
+    }
+    assert_eq!(cloud.join("h9", Role::Planes, 9), Plan::default());
+    assert_eq!(cloud.speaks("h9", PLANES_SINCE), Plan::default());
+    let address = [10, 0, 0, 9].into();
+    let listed = cloud.entry("h1", Key::Switches { bucket: member_bucket(address) });
+    assert!(!matches!(listed, Some(Entry::Switches(all)) if all.contains(&address)));
+    assert_eq!(lines(&cloud.decide(order("h9", "echo", "n", Some(b"1"))).unwrap()), ["+h9 plane/echo/n"]);
+    let others =
+        |plan: &Plan| lines(plan).into_iter().filter(|line| line.contains("h9 ")).collect::<Vec<_>>();
+    let plan =
+        cloud.apply(json!([network("red"), subnet("red", "10.0.0.0/24"), endpoint("red", "web", "h9")]));
+    assert_eq!(others(&plan), Vec::<String>::new());
+    assert_eq!(others(&cloud.join("g3", Role::Gateway, 103)), Vec::<String>::new());
+    let other = cloud.decide(EventBody::Joined(ActuatorFacts {
+        name: label("h9"),
+        role: Role::Host,
+        identity: [9; 32],
+        underlay: [10, 0, 0, 9].into(),
+    }));
+    assert!(other.unwrap_err().to_string().contains("in another role"));
+    let gone = cloud.decide(EventBody::Removed { actuator: label("h9") }).unwrap();
+    assert_eq!(lines(&gone), Vec::<String>::new());
 }
 
 #[test]

@@ -1,5 +1,6 @@
 //! The smallest actuator there can be, of the plane `echo`: see [`weir_planes::echo`].
 
+use super::subject::Subject;
 use crate::Actuator;
 use std::collections::BTreeMap;
 use weir_model::Version;
@@ -38,7 +39,7 @@ impl Actuator for Echo {
 #[derive(Clone, Copy, Debug)]
 pub struct Toy;
 
-impl super::Subject for Toy {
+impl Subject for Toy {
     type Actuator = Echo;
 
     fn make(&self, _folder: &std::path::Path) -> Echo {

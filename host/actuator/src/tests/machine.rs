@@ -67,7 +67,7 @@ fn a_panic_is_a_refusal_and_what_was_in_force_is_put_in_force_again() {
     let refused = answer(&mut machine, &put(2, "n", "panic")).unwrap_err().to_string();
     assert!(refused.contains("a fault of the program: a fault of the toy"), "{refused}");
     assert_eq!(machine.actuator().texts["n"], "before", "the panic had taken it away");
-    assert_eq!((machine.counters.faults, machine.counters.refused), (1, 1));
+    assert_eq!((machine.counters().faults, machine.counters().refused), (1, 1));
     assert_eq!(machine.state(), [(key("n"), Version(1))]);
 }
 
@@ -165,7 +165,7 @@ fn without_the_hosts_key_nothing_is_acked_and_with_a_new_one_it_signs_with_that(
     let mut machine = Machine::open(identity, folder.path(), Echo::default()).unwrap();
     *keys.lock().unwrap() = None;
     assert!(machine.take(&put(1, "n", "x")).is_none());
-    assert_eq!(machine.counters.unsigned, 1);
+    assert_eq!(machine.counters().unsigned, 1);
     *keys.lock().unwrap() = Some(3);
     let acks = machine.take(&put(1, "n", "x")).unwrap();
     let new = KeyPair::from_seed(&[3; 32]).public();
@@ -182,4 +182,18 @@ fn its_numbers_are_told_by_plane() {
     assert_eq!(told["plane_updates_total{plane=\"echo\",what=\"applied\"}"], 1);
     assert_eq!(told["plane_updates_total{plane=\"echo\",what=\"refused\"}"], 1);
     assert_eq!(told["plane_entries{plane=\"echo\"}"], 1);
+}
+
+#[test]
+fn its_metrics_have_one_kind_and_a_help_each() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut machine = open(folder.path());
+    assert_eq!(answer(&mut machine, &put(1, "n", "x")), Ok(()));
+    let text = machine.metrics_text();
+    assert_eq!(weir_base::exposition::check(&text), []);
+    assert!(text.contains("weir_plane_updates_total{plane=\"echo\",what=\"applied\"} 1"), "{text}");
+    let documented = include_str!("../../../../docs/operate/metrics.md");
+    for name in text.lines().filter_map(|line| line.strip_prefix("# TYPE ")?.split(' ').next()) {
+        assert!(documented.contains(&format!("| `{name}` |")), "{name} is not in docs/operate/metrics.md");
+    }
 }

@@ -1,8 +1,10 @@
 use super::machine::{host_key, identity, key, label, put};
 use crate::suite::echo::Echo;
-use crate::{Folders, Runner, Serving};
+use crate::{Folders, Made, Runner, Service, Serving};
 use std::os::unix::net::UnixStream;
 use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 use weir_base::codec::{CodecError, read_frame, write_frame};
 use weir_model::Version;
@@ -62,7 +64,7 @@ fn an_agent_finds_it_tells_it_and_hears_it() {
     assert!(matches!(ask(&mut agent, &question(Question::Ports)),
         FromSwitch::Answer { answer: Answer::Error(why), .. } if why.contains("echo")));
     assert_eq!(ask(&mut agent, &ToSwitch::ReadIdentity), FromSwitch::Identity { key: host_key().public() });
-    assert_eq!(serving.with(|machine| machine.counters.applied), 1);
+    assert_eq!(serving.with(|machine| machine.counters().applied), 1);
     drop(serving);
     assert!(matches!(read_frame::<FromSwitch>(&mut agent), Err(CodecError::Closed)));
     assert!(!folder.path().join("run/planes/echo.sock").exists());
@@ -96,4 +98,41 @@ fn nonsense_and_too_many_clients_cost_the_others_nothing() {
     for client in &mut clients {
         assert!(matches!(ask(client, &ToSwitch::SendState), FromSwitch::Contents { last: true, .. }));
     }
+}
+
+/// A process that is there before its host is one serves when that has joined, and ends when it is let go, also while it waits.
+#[test]
+fn a_process_serves_as_soon_as_its_host_has_joined() {
+    let folder = tempfile::tempdir().unwrap();
+    let joined = Arc::new(AtomicBool::new(false));
+    let (is_joined, at) = (Arc::clone(&joined), folder.path().to_path_buf());
+    let make = move || match is_joined.load(Ordering::SeqCst) {
+        true => Ok(Made {
+            identity: identity(),
+            folders: Folders { state: at.join("state"), run: at.join("run") },
+            instance: None,
+            actuator: Echo::default(),
+        }),
+        false => Err("this host has not joined".to_string()),
+    };
+    let service = Service::start(Box::new(make.clone())).unwrap();
+    while service.tries() == 0 {
+        std::thread::yield_now();
+    }
+    assert_eq!(service.with(|_| ()), None);
+    assert_eq!(service.weak().metrics_text(), "");
+    joined.store(true, Ordering::SeqCst);
+    service.wait();
+    let hello = FromSwitch::Plane { plane: label("echo"), names: None };
+    assert_eq!(ask(&mut connect(folder.path()), &ToSwitch::Subscribe), hello);
+    let weak = service.weak();
+    assert!(weak.metrics_text().contains("weir_plane_entries{plane=\"echo\"} 0"));
+    drop(service);
+    assert!(!folder.path().join("run/planes/echo.sock").exists() && weak.with(|_| ()).is_none());
+    joined.store(false, Ordering::SeqCst);
+    let waits = Service::start(Box::new(make)).unwrap();
+    let weak = waits.weak();
+    let waiting = std::thread::spawn(move || weak.wait());
+    drop(waits);
+    waiting.join().unwrap();
 }

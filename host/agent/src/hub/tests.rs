@@ -218,15 +218,34 @@ fn what_is_kept_and_what_processes_may_say_is_bounded() {
     assert!(!hub.came(1_000, (label("echo"), None), sender));
 }
 
+/// Who knows the controllers, as it says itself, is given what these endorsed; the list comes as the group signed it, also to who comes
+/// later, and an endorsed one counts for nothing.
 #[test]
-fn what_single_controllers_endorsed_is_the_switchs_alone() {
+fn what_single_controllers_endorsed_is_for_those_who_know_them() {
     let mut hub = Hub::default();
     let mut echo = come(&mut hub, 1, "echo", None, &[]);
-    let members = GroupSignature::Members { phase: 1, signatures: vec![] };
+    let by = |phase| GroupSignature::Members { phase, signatures: vec![] };
     let network = Key::Network { vni: Vni(7) };
-    let (switch, refused) = hub.route(frame(members, vec![(key("echo", "a"), 5), (network.clone(), 6)]));
+    let (switch, refused) = hub.route(frame(by(1), vec![(key("echo", "a"), 5), (network.clone(), 6)]));
     assert_eq!(switch.unwrap().updates[0].update.key, network);
     assert_eq!((refused, sent(&mut echo), hub.counters.dropped), (vec![], vec![], 1));
+    hub.route(frame(by(1), vec![(Key::Controllers, 7)]));
+    assert_eq!((hub.proof(), sent(&mut echo)), (None, vec![]));
+    // The switch's to ack, and for the planes to know.
+    let (switch, _) = hub.route(signed(vec![(Key::Controllers, 7)]));
+    assert_eq!(switch.unwrap().updates[0].update.key, Key::Controllers);
+    assert_eq!(sent(&mut echo), [(Key::Controllers, 7)]);
+    hub.route(signed(vec![(Key::Controllers, 6)]));
+    let mut later = come(&mut hub, 2, "later", None, &[]);
+    assert_eq!((sent(&mut echo), sent(&mut later)), (vec![], vec![(Key::Controllers, 7)]), "the newest");
+    let members = weir_model::entry::ControllersEntry { phase: 1, threshold: 1, members: [].into() };
+    hub.knows(1, Some(&Entry::Controllers(members)));
+    hub.route(frame(by(1), vec![(key("echo", "a"), 8), (key("later", "a"), 8)]));
+    hub.route(frame(by(2), vec![(key("echo", "a"), 9)]));
+    assert_eq!((sent(&mut echo), sent(&mut later)), (vec![(key("echo", "a"), 8)], vec![]));
+    hub.knows(1, None);
+    hub.route(frame(by(1), vec![(key("echo", "a"), 10)]));
+    assert_eq!(sent(&mut echo), []);
 }
 
 #[test]

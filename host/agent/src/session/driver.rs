@@ -34,7 +34,7 @@ use tokio::time::MissedTickBehavior;
 use weir_model::local::{FromSwitch, ToSwitch};
 use weir_model::session::{ToActuator, ToController};
 use weir_model::update::Refusal;
-use weir_model::{Ack, Key};
+use weir_model::{Ack, Key, Version};
 
 /// Events of the switch are dropped when fewer places than this are left: they are the first to go.
 const EVENTS_RESERVE: usize = TO_CONTROLLER_MAX / 2;
@@ -86,6 +86,8 @@ struct Driver {
     place: Option<Place>,
     /// The planes beside the switch.
     hub: Hub,
+    /// Which list of controllers is in the state directory: the index of its batch.
+    proof_kept: Option<Version>,
     /// Of updates that no plane takes.
     refusals: Vec<Ack>,
     /// Number of the list of controllers that is followed.
@@ -175,6 +177,8 @@ impl Driver {
             .ok();
         let controllers = plan.settings.controllers.clone();
         let shares = Shares::new(join::group_key(&plan.state_dir).as_ref());
+        let proof = planes::read_proof(&plan.state_dir);
+        let proof_kept = proof.as_ref().map(|proof| proof.header.header.index);
         let mut driver = Driver {
             shared,
             plan,
@@ -183,7 +187,8 @@ impl Driver {
             shares,
             given: Given::default(),
             place: None,
-            hub: Hub::default(),
+            hub: Hub::with_proof(proof),
+            proof_kept,
             refusals: Vec::new(),
             list: 0,
             started: Instant::now(),
@@ -375,6 +380,7 @@ impl Driver {
             }
         }
         combined.into_iter().for_each(|combined| self.combined(combined));
+        self.keep_proof();
         self.publish();
         if let Some((number, controllers)) = learnt {
             self.learn(number, controllers);

@@ -34,7 +34,7 @@ impl Scene {
                 "agent",
                 format!("echo $$ >> {}; exec flock -F -n {} sleep 1000", at("agents"), agent_lock.display()),
             ),
-            switch: shell(
+            switch: Some(shell(
                 "switch",
                 // Without a fork, so that the process itself holds the lock, as the switch does.
                 format!(
@@ -42,7 +42,7 @@ impl Scene {
                     at("switches"),
                     switch_lock.display()
                 ),
-            ),
+            )),
             monitor: None,
             supervisor_lock: directory.path().join(SUPERVISOR_LOCK),
             agent_lock,
@@ -303,8 +303,9 @@ fn takes_over(scene: &mut Scene, then: &str) {
         at("switches")
     );
     // What follows the script is its own name, and then its arguments.
-    scene.config.switch = shell("switch", script);
-    scene.config.switch.arguments.push("switch".into());
+    let mut switch = shell("switch", script);
+    switch.arguments.push("switch".into());
+    scene.config.switch = Some(switch);
 }
 
 #[tokio::test]

@@ -6,7 +6,7 @@
 //! ```
 //!
 //! The contract applies a specification before it is kept in the journal, and applies again what was kept, after a restart and after
-//! faults. A freeze is a state, and bears that. A kill is something that is done: so what is done is written down here ([`book`]), by
+//! faults. A freeze is a state, and bears that. A kill is something that is done: so what is done is written down ([`Book`]), by
 //! the order's id, before it is done and after.
 //!
 //! Invariants
@@ -18,25 +18,28 @@
 //!   frozen where it was.
 //! - Nothing here is needed for repair by policy.
 
-pub mod book;
 mod told;
 
 pub use told::{Telling, note};
 
 use crate::ordered::{self, Ordered};
 use crate::service::Monitor;
-use book::{Book, Known};
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
-use weir_actuator::Actuator;
+use weir_actuator::book::{Book, Known, Which};
+use weir_actuator::{Actuator, Metric};
 use weir_model::Version;
-use weir_model::health::RepairAction;
+use weir_model::health::{REPAIRS_MAX, RepairAction};
 use weir_planes::monitor::{HEALTH, Monitor as MonitorPlane, Report, Spec};
 
 /// So often reports are asked for before a cgroup is thawed that is frozen by an order that nobody has given again. That happens when
 /// the process ended between the freeze and its journal; the controllers send again what stands.
 pub const UNHELD_LOOKS: u32 = 60;
+/// Most cgroups of which it is remembered what was done.
+pub const CGROUPS_MAX: usize = 4 * REPAIRS_MAX;
+/// The file of that in the folder of the plane.
+const FILE: &str = "repairs.json";
 /// What is said of a kill that was begun, and no more is known.
 pub const UNKNOWN: &str =
     "the monitor ended in the midst of it, and whether it was done is not known: order it again";
@@ -63,6 +66,10 @@ pub trait Hands: Send + 'static {
     fn report(&mut self) -> Option<Report>;
 }
 
+fn which(spec: &Spec) -> Which<'_, RepairAction> {
+    (&spec.id, &spec.action)
+}
+
 /// Cgroups that are frozen by order now, for whoever else would thaw them.
 #[derive(Clone, Debug, Default)]
 pub struct Frozen(Arc<Mutex<BTreeSet<String>>>);
@@ -81,7 +88,7 @@ impl Frozen {
 /// See the module.
 pub struct Repairer<H: Hands> {
     hands: H,
-    book: Book,
+    book: Book<RepairAction>,
     frozen: Frozen,
     /// Frozen by an order of which nothing was heard since the start.
     unheld: BTreeSet<String>,
@@ -95,8 +102,8 @@ impl<H: Hands> Repairer<H> {
     /// # Errors
     /// What it did cannot be read.
     pub fn open(folder: &Path, hands: H) -> std::io::Result<Repairer<H>> {
-        let book = Book::open(folder)?;
-        let unheld: BTreeSet<String> = book.frozen().map(str::to_string).collect();
+        let book = Book::open(folder, FILE, CGROUPS_MAX)?;
+        let unheld: BTreeSet<String> = book.held().map(str::to_string).collect();
         let frozen = Frozen(Arc::new(Mutex::new(unheld.clone())));
         Ok(Repairer { hands, book, frozen, unheld, looks: 0, refused_again: 0 })
     }
@@ -112,8 +119,8 @@ impl<H: Hands> Repairer<H> {
     }
 
     /// What is known of an order.
-    pub fn known(&self, cgroup: &str, spec: &Spec) -> Option<&Known> {
-        self.book.find(cgroup, spec)
+    pub fn known(&self, cgroup: &str, spec: &Spec) -> Option<&Known<RepairAction>> {
+        self.book.find(cgroup, which(spec))
     }
 
     fn mark(&mut self, cgroup: &str, by: Option<u64>) {
@@ -126,16 +133,16 @@ impl<H: Hands> Repairer<H> {
 
     /// Has it written down before it is done. What cannot be written down is not done.
     fn begin(&mut self, cgroup: &str, spec: &Spec, version: Version) -> Result<(), String> {
-        self.book.begin(cgroup, spec, version.0);
+        self.book.begin(cgroup, which(spec), version.0);
         self.book.keep().map_err(|error| {
-            self.book.forget(cgroup, spec);
+            self.book.forget(cgroup, which(spec));
             format!("nothing was done, because it cannot be written down: {error}")
         })
     }
 
     /// Has it written down what came of it. Where that fails a kill counts as one of which nobody knows after a restart.
     fn end(&mut self, cgroup: &str, spec: &Spec, outcome: Result<(), String>) -> Result<(), String> {
-        self.book.end(cgroup, spec, outcome.clone());
+        self.book.end(cgroup, which(spec), outcome.clone());
         self.keep();
         outcome
     }
@@ -147,7 +154,7 @@ impl<H: Hands> Repairer<H> {
     }
 
     fn withdraw(&mut self, cgroup: &str, version: Version) -> Result<(), String> {
-        if self.book.frozen_by(cgroup).is_some() {
+        if self.book.held_by(cgroup).is_some() {
             self.hands.carry_out(version.0, cgroup, Ordered::Thaw)?;
             self.mark(cgroup, None);
             self.keep();
@@ -156,13 +163,20 @@ impl<H: Hands> Repairer<H> {
     }
 
     fn freeze(&mut self, cgroup: &str, spec: &Spec, version: Version) -> Result<(), String> {
-        let before = self.book.frozen_by(cgroup);
-        match self.book.find(cgroup, spec).and_then(|known| known.outcome.clone()) {
+        let before = self.book.held_by(cgroup);
+        match self.book.find(cgroup, which(spec)).and_then(|known| known.outcome.clone()) {
             Some(Err(reason)) => {
                 self.refused_again += 1;
                 return Err(reason);
             }
-            Some(Ok(())) if before.is_some() && self.hands.is_frozen(cgroup) => return Ok(()),
+            Some(Ok(())) if before.is_some() && self.hands.is_frozen(cgroup) => {
+                if before != Some(version.0) {
+                    // An order before this one held it last.
+                    self.mark(cgroup, Some(version.0));
+                    self.keep();
+                }
+                return Ok(());
+            }
             _ => {}
         }
         self.mark(cgroup, Some(version.0));
@@ -180,7 +194,7 @@ impl<H: Hands> Repairer<H> {
     }
 
     fn kill(&mut self, cgroup: &str, spec: &Spec, version: Version) -> Result<(), String> {
-        if let Some(known) = self.book.find(cgroup, spec) {
+        if let Some(known) = self.book.find(cgroup, which(spec)) {
             let outcome = known.outcome.clone().unwrap_or_else(|| Err(UNKNOWN.into()));
             self.refused_again += u64::from(outcome.is_err());
             if outcome.is_ok() {
@@ -193,7 +207,7 @@ impl<H: Hands> Repairer<H> {
             return Err("later orders for this cgroup were carried out: order it again".into());
         }
         self.begin(cgroup, spec, version)?;
-        let frozen_by = self.book.frozen_by(cgroup);
+        let frozen_by = self.book.held_by(cgroup);
         if frozen_by.is_some() {
             // The kill reaches who is frozen, too.
             let _logged = self.hands.carry_out(version.0, cgroup, Ordered::Thaw);
@@ -219,7 +233,7 @@ impl<H: Hands> Repairer<H> {
         }
         for cgroup in std::mem::take(&mut self.unheld) {
             tracing::warn!(cgroup, "it is frozen, and no order for that is known any more");
-            let version = self.book.frozen_by(&cgroup).unwrap_or_default();
+            let version = self.book.held_by(&cgroup).unwrap_or_default();
             if let Err(error) = self.withdraw(&cgroup, Version(version)) {
                 tracing::error!(cgroup, error, "it stays frozen");
             }
@@ -248,14 +262,24 @@ impl<H: Hands> Actuator for Repairer<H> {
         self.hands.report().map(|report| (HEALTH.to_string(), report)).into_iter().collect()
     }
 
-    fn metrics(&self) -> Vec<(String, u64)> {
-        let counters = [
-            ("cgroups_frozen", self.frozen.set().len() as u64),
-            ("orders_remembered", self.book.len() as u64),
-            ("orders_refused_again_total", self.refused_again),
-        ];
-        let named = |(name, value)| (format!("plane_{name}{{plane=\"monitor\"}}"), value);
-        counters.map(named).to_vec()
+    fn metrics(&self) -> Vec<Metric> {
+        vec![
+            Metric::gauge(
+                "cgroups_frozen",
+                "Cgroups that orders hold frozen.",
+                self.frozen.set().len() as u64,
+            ),
+            Metric::gauge(
+                "orders_remembered",
+                "Cgroups of which it is remembered what was done by order.",
+                self.book.len() as u64,
+            ),
+            Metric::counter(
+                "orders_refused_again_total",
+                "Orders that came again after they were refused or failed.",
+                self.refused_again,
+            ),
+        ]
     }
 }
 

@@ -102,8 +102,8 @@ mod freezes {
         }
 
         fn in_force(&self, repairer: &mut Repairer<Fake>, name: &str) -> Option<Vec<u8>> {
-            let kernel = repairer.hands.kernel();
-            kernel.frozen.get(name).map(|version| json(RepairAction::Freeze, *version))
+            let held = repairer.book.held_by(name).map(|version| json(RepairAction::Freeze, version));
+            held.filter(|_| repairer.hands.kernel().frozen.contains_key(name))
         }
     }
 
@@ -330,7 +330,7 @@ fn what_cannot_be_written_down_is_not_done() {
 #[test]
 fn what_is_remembered_is_bounded_and_what_may_be_forgotten_is_not_done_again() {
     let mut scene = Scene::new();
-    for id in 1..=book::KNOWN_MAX as u64 + 1 {
+    for id in 1..=weir_actuator::book::KNOWN_MAX as u64 + 1 {
         scene.apply(id, Some(spec(Kill, id))).unwrap();
     }
     let kills = scene.kills();
@@ -338,13 +338,35 @@ fn what_is_remembered_is_bounded_and_what_may_be_forgotten_is_not_done_again() {
     assert!(refused.contains("order it again"), "{refused}");
     assert_eq!(scene.kills(), kills);
     scene.repairer().apply("held", Some(&spec(Freeze, 1)), Version(1)).unwrap();
-    for at in 0..book::CGROUPS_MAX as u64 + 9 {
+    for at in 0..CGROUPS_MAX as u64 + 9 {
         let (cgroup, version) = (format!("c{at}"), Version(100 + at));
         scene.repairer().apply(&cgroup, Some(&spec(Kill, at)), version).unwrap();
     }
-    assert_eq!(scene.repairer().book.len(), book::CGROUPS_MAX);
+    assert_eq!(scene.repairer().book.len(), CGROUPS_MAX);
     assert!(scene.repairer().known("held", &spec(Freeze, 1)).is_some(), "what is frozen is not forgotten");
     let (length, limit) =
         (std::fs::metadata(scene.folder.path().join("repairs.json")).unwrap().len(), 1 << 20);
     assert!(length < limit, "{length}");
+}
+
+/// What a monitor of a release before wrote down is what this one knows: a kill that was done is not done again.
+#[test]
+fn what_was_written_down_before_an_upgrade_counts() {
+    let folder = tempfile::tempdir().unwrap();
+    let text = r#"{"machines/web":{"frozen":7,"orders":[
+        {"id":"a","action":"kill","version":6,"outcome":{"Ok":null}},
+        {"id":"b","action":"freeze","version":7,"outcome":{"Err":"no freeze"}}],"forgotten":5}}"#;
+    std::fs::write(folder.path().join(FILE), text).unwrap();
+    let mut repairer = Repairer::open(folder.path(), Fake::new(folder.path())).unwrap();
+    assert!(repairer.frozen().has("machines/web"));
+    assert_eq!(repairer.known("machines/web", &spec_of(RepairAction::Kill, "a")).unwrap().outcome, Some(Ok(())));
+    let again = repairer.apply("machines/web", Some(&spec_of(RepairAction::Freeze, "b")), Version(8));
+    assert_eq!(again, Err("no freeze".into()));
+    let old = repairer.apply("machines/web", Some(&spec_of(RepairAction::Kill, "older")), Version(5));
+    assert!(old.unwrap_err().contains("order it again"));
+    assert!(repairer.hands.kernel().killed.is_empty());
+}
+
+fn spec_of(action: RepairAction, id: &str) -> Spec {
+    Spec { action, id: id.into() }
 }

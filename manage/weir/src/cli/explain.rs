@@ -286,7 +286,7 @@ impl Schemas {
 
 /// What a plane's kind is, in a line.
 fn about(plane: &weir_planes::Kind) -> String {
-    let (about, most, bytes) = (plane.about, plane.orders_max, weir_model::plane::SPEC_BYTES_MAX);
+    let (about, most, bytes) = (plane.about, plane.orders_max, plane.spec_bytes_max);
     format!(
         "What a plane of a host is to have: {about}. At most {most} at one host, each with at most {bytes} bytes of `spec`."
     )

@@ -11,12 +11,10 @@ use std::process::ExitCode;
 use std::time::Duration;
 use weir_api::any::parse_kind;
 use weir_api::client::{Client, ClientError};
-use weir_api::types::{ActuatorStatus, DeviceView, HealthView, ResourceView, StatusResponse, WatchEvent};
+use weir_api::types::{ActuatorStatus, DeviceView, ResourceView, StatusResponse, WatchEvent};
 use weir_model::Label;
 use weir_model::resource::{Kind, Resource};
 
-/// Notes of a host's monitor that `status` shows; `-o json` has all.
-const NOTES_SHOWN: usize = 3;
 /// Lines of one kind that `status` shows of a switch.
 const LINES_SHOWN: usize = 5;
 
@@ -461,8 +459,10 @@ fn show_status(status: &StatusResponse) {
             .map(|port| format!("port {}: {}", port.endpoint, port.reason))
             .collect();
         show_some(&actuator.name, "no traffic", &down, actuator.ports_down_total.unwrap_or(0));
-        if let Some(health) = &actuator.health {
-            show_health(&actuator.name, health);
+        for plane in &actuator.planes {
+            let what = &plane.plane;
+            show_some(&actuator.name, &format!("{what} ordered"), &plane.ordered, plane.ordered_total);
+            show_some(&actuator.name, what, &plane.told, plane.told_total);
         }
     }
 }
@@ -473,24 +473,6 @@ fn show_some(name: &str, what: &str, lines: &[String], total: usize) {
     let more = total.max(lines.len()).saturating_sub(LINES_SHOWN);
     if more > 0 {
         say!("{name}: {what}: … and {more} more: -o json shows the first {}", lines.len());
-    }
-}
-
-/// What a host's monitor told: the newest notes, and what it is ordered to do.
-fn show_health(name: &str, health: &HealthView) {
-    say!("{name}: monitor: {} alarms, kernel by {}", health.alarms, health.kernel);
-    for repair in &health.repairs {
-        say!("{name}: ordered: {} of cgroup {} (v{})", repair.action, repair.cgroup, repair.version);
-    }
-    let older = health.notes.len().saturating_sub(NOTES_SHOWN);
-    if older > 0 {
-        say!("{name}: {older} older notes: -o json shows them");
-    }
-    for note in health.notes.iter().rev().take(NOTES_SHOWN) {
-        let policy = if note.policy.is_empty() { String::new() } else { format!("{}: ", note.policy) };
-        // What became of an order is not in the audit log of the host's monitor.
-        let event = if note.number == 0 { String::new() } else { format!(" (event {})", note.number) };
-        say!("{name}: {}{event}: {policy}{}", note.severity, note.text);
     }
 }
 

@@ -17,6 +17,8 @@ enum Joins {
     Host,
     /// Knows every network
     Gateway,
+    /// Has planes and no switch ('weir host --no-switch')
+    Planes,
 }
 
 impl From<Joins> for Role {
@@ -24,6 +26,7 @@ impl From<Joins> for Role {
         match joins {
             Joins::Host => Role::Host,
             Joins::Gateway => Role::Gateway,
+            Joins::Planes => Role::Planes,
         }
     }
 }
@@ -73,15 +76,11 @@ struct Void {
 }
 
 fn row(one: &TokenView) -> Vec<String> {
-    let role = match one.role {
-        Role::Host => "host",
-        Role::Gateway => "gateway",
-    };
     let underlay = one.underlay.clone().unwrap_or_default();
     vec![
         one.id.clone(),
         one.name.clone(),
-        role.to_owned(),
+        one.role.as_str().to_owned(),
         one.state.clone(),
         one.until_s.to_string(),
         underlay,

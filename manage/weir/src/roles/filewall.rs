@@ -39,7 +39,7 @@ struct Kept {
 }
 
 /// Orders for a FileWall.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct Orders {
     /// Name of the FileWall there.
     pub wall: Label,

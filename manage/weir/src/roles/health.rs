@@ -34,6 +34,22 @@ pub fn view(store: &Store, name: &Label) -> Option<HealthView> {
     Some(HealthView { kernel, alarms, told_ms, notes, repairs })
 }
 
+/// What stands of releases before planes, in lines: repairs that were ordered of the host's switch, and what that told for its monitor.
+pub fn before(store: &Store, name: &Label) -> Option<(Vec<String>, Vec<String>)> {
+    let repairs = fabric::repairs_of(store, name);
+    let ordered: Vec<String> = repairs
+        .map(|(cgroup, entry)| format!("{cgroup}: {} cgroup {cgroup} (v{})", entry.action, entry.version.0))
+        .collect();
+    let told = by_switch(store, name).map(|(_, report)| Monitor::tell(&report)).unwrap_or_default();
+    (!ordered.is_empty() || !told.is_empty()).then_some((ordered, told))
+}
+
+fn by_switch(store: &Store, name: &Label) -> Option<(u64, Report)> {
+    let health = fabric::health(store, name)?;
+    let report = health.report;
+    Some((health.told_ms, Report { kernel: report.kernel, alarms: report.alarms, notes: report.notes }))
+}
+
 fn is_monitor(plane: &Label) -> bool {
     plane.as_str() == Monitor::NAME
 }
@@ -45,11 +61,7 @@ fn told(store: &Store, name: &Label) -> Option<(u64, Report)> {
         reports.filter(|(plane, of, _)| is_monitor(plane) && of == HEALTH).find_map(|(.., reported)| {
             Some((reported.told_ms, serde_json::from_slice::<Report>(&reported.bytes).ok()?))
         });
-    let by_switch = fabric::health(store, name).map(|health| {
-        let report = health.report;
-        (health.told_ms, Report { kernel: report.kernel, alarms: report.alarms, notes: report.notes })
-    });
-    own.into_iter().chain(by_switch).max_by_key(|(told_ms, _)| *told_ms)
+    own.into_iter().chain(by_switch(store, name)).max_by_key(|(told_ms, _)| *told_ms)
 }
 
 /// Why no monitor can run on this machine, if none can.

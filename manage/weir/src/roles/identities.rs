@@ -166,10 +166,7 @@ impl Controlled {
         }
         for actuator in fabric::actuators(&known.store) {
             let source = SourceId::of_actuator(&actuator.facts.name);
-            let kind = match actuator.facts.role {
-                Role::Host => "host",
-                Role::Gateway => "gateway",
-            };
+            let kind = actuator.facts.role.as_str();
             items.push(view(&source, kind, &self.handle, known.identities.row(&source)));
         }
         let (key, until_s) = certificate_key(&self.own.shown.certificate()).map_err(api_error)?;

@@ -99,6 +99,10 @@ pub struct NodeArguments {
 pub struct HostArguments {
     #[command(flatten)]
     node: NodeArguments,
+    /// Run no switch: this host is in no network, and has planes alone, such as FileWalls and its monitor. Its token is one of
+    /// 'weir token --role planes'
+    #[arg(long)]
+    no_switch: bool,
 }
 
 /// `weir gateway`.
@@ -129,7 +133,7 @@ impl HostArguments {
     /// # Errors
     /// [`Failure`].
     pub fn run(self) -> Result<ExitCode, Failure> {
-        start(self.node, Role::Host, Vec::new())
+        start(self.node, if self.no_switch { Role::Planes } else { Role::Host }, Vec::new())
     }
 }
 
@@ -157,6 +161,7 @@ impl AgentArguments {
             let _pid = PidFile::write(&config.run_dir, "agent")?;
             let agent = weir_agent::agent::Agent::new(config.agent()).map_err(|error| wrong(&error))?;
             let agent = agent.with_switch_metrics(weir_switch::process::metrics_text);
+            let agent = agent.with_process_metrics(super::process::metrics_text);
             agent.run(stop).await.map_err(|error| wrong(&error))
         })?;
         Ok(ExitCode::SUCCESS)
@@ -210,11 +215,12 @@ impl Drop for PidFile {
 
 fn start(arguments: NodeArguments, role: Role, external: Vec<IpAddr>) -> Result<ExitCode, Failure> {
     let (path, config) = settings(&arguments, role, external)?;
-    if config.role != role {
+    if !is_started_as(config.role, role) {
         return Err(Failure::Input(format!(
-            "{} is of a {}: start it with 'weir {0}'",
+            "{} is of role {}: start it with '{}'",
             path.display(),
-            word(config.role)
+            config.role.as_str(),
+            command(config.role)
         )));
     }
     let token = token(&arguments)?;
@@ -224,9 +230,12 @@ fn start(arguments: NodeArguments, role: Role, external: Vec<IpAddr>) -> Result<
         return Err(begin_anew());
     }
     runtime()?.block_on(async {
-        let (switch, settings) = write_switch_settings(&config)?;
+        let made = config.role.has_switch().then(|| write_switch_settings(&config)).transpose()?;
         let running = weir_switch::process::running_settings(&config.run_dir);
-        let other_settings = running.is_some_and(|running| running != settings);
+        let other_settings = match (&made, running) {
+            (Some((_, settings)), Some(running)) => running != *settings,
+            _ => false,
+        };
         let stop = stop_on_signals().map_err(|error| wrong(&error))?;
         let program = std::env::current_exe().map_err(Failure::io("finding this program"))?;
         let child = |name: &'static str, config: &Path| ChildSpec {
@@ -236,7 +245,7 @@ fn start(arguments: NodeArguments, role: Role, external: Vec<IpAddr>) -> Result<
         };
         let supervisor = SupervisorConfig {
             agent: child("agent", &path),
-            switch: child("switch", &switch),
+            switch: made.map(|(path, _)| child("switch", &path)),
             monitor: monitor(&path, &config, &program)
                 .map(|monitor| (monitor, config.run_dir.join(MONITOR_LOCK))),
             supervisor_lock: config.run_dir.join(SUPERVISOR_LOCK),
@@ -341,11 +350,18 @@ fn monitor(path: &Path, config: &Config, program: &Path) -> Option<ChildSpec> {
     Some(ChildSpec { name: "monitor", program: program.to_path_buf(), arguments })
 }
 
-fn word(role: Role) -> &'static str {
+/// How one of a role is started.
+fn command(role: Role) -> &'static str {
     match role {
-        Role::Host => "host",
-        Role::Gateway => "gateway",
+        Role::Host => "weir host",
+        Role::Gateway => "weir gateway",
+        Role::Planes => "weir host --no-switch",
     }
+}
+
+/// Whether settings of a role are for this command: 'weir host' starts a host without a switch again, too.
+fn is_started_as(role: Role, command: Role) -> bool {
+    role == command || (role == Role::Planes && command == Role::Host)
 }
 
 /// The settings and the file that holds them.

@@ -1,11 +1,14 @@
-//! A process of a plane of this machine's host: whose it is, whom it believes, and where it is found.
+//! A process of a plane of this machine's host: whose it is, whom it believes, and where it is found. Every one begins by
+//! [`OfHost::serve`].
 
 use super::node::SwitchSection;
 use crate::failure::Failure;
 use std::path::{Path, PathBuf};
-use weir_actuator::{ActuatorError, Folders, Identity};
+use weir_actuator::{Actuator, ActuatorError, Folders, Identity, Made, Service};
 use weir_agent::config::NodeConfig;
 use weir_agent::join;
+use weir_model::Label;
+use weir_planes::Plane;
 use weir_switch::process::running_settings;
 
 /// The host that this machine is.
@@ -14,10 +17,11 @@ pub struct OfHost {
     /// Its state directory; nothing where its switch is asked.
     state: Option<PathBuf>,
     run: PathBuf,
+    has_switch: bool,
 }
 
 /// An error of an actuator as a failure of a command.
-pub fn failure(error: ActuatorError) -> Failure {
+fn failure(error: ActuatorError) -> Failure {
     match error {
         ActuatorError::Io { what, source } => Failure::Io { what, error: source },
         other => Failure::Input(other.to_string()),
@@ -32,17 +36,23 @@ impl OfHost {
     pub fn read(config: &Path) -> Result<OfHost, Failure> {
         let config = NodeConfig::<SwitchSection>::read(config);
         let config = config.map_err(|error| Failure::Input(error.to_string()))?;
-        Ok(OfHost { state: Some(config.state_dir), run: config.run_dir })
+        let has_switch = config.role.has_switch();
+        Ok(OfHost { state: Some(config.state_dir), run: config.run_dir, has_switch })
     }
 
     /// That of a run directory, for the options of releases before: where its state is its switch has written down.
     pub fn at(run: PathBuf) -> OfHost {
-        OfHost { state: None, run }
+        OfHost { state: None, run, has_switch: true }
     }
 
     /// Its run directory.
     pub fn run(&self) -> &Path {
         &self.run
+    }
+
+    /// Whether it has a switch.
+    pub fn has_switch(&self) -> bool {
+        self.has_switch
     }
 
     fn state(&self) -> Result<PathBuf, Failure> {
@@ -59,7 +69,7 @@ impl OfHost {
     ///
     /// # Errors
     /// [`Failure`]: it has not joined.
-    pub fn identity(&self) -> Result<Identity, Failure> {
+    fn identity(&self) -> Result<Identity, Failure> {
         let wrong = |error: weir_agent::AgentError| Failure::Input(error.to_string());
         let state = self.state()?;
         let joined = join::membership(&state).map_err(wrong)?;
@@ -73,11 +83,39 @@ impl OfHost {
         Ok(Identity { actuator: member.name, domain: member.domain, group, read_key })
     }
 
-    /// Where a process keeps what it has, by its own name, and where it is found.
+    /// Serves a plane as soon as this host has joined. `place` says where it keeps what it has, `make` makes what acts, given that
+    /// folder.
     ///
     /// # Errors
-    /// [`Failure::Missing`]: where the host's state is is not known.
-    pub fn folders(&self, process: &str) -> Result<Folders, Failure> {
-        Ok(Folders { state: self.state()?.join("planes").join(process), run: self.run.clone() })
+    /// [`Failure::Io`] when there are no threads.
+    pub fn serve<A: Actuator>(
+        self,
+        place: Place,
+        mut make: impl FnMut(&Path) -> Result<A, Failure> + Send + 'static,
+    ) -> Result<Service<A>, Failure> {
+        let mut made = move || -> Result<Made<A>, Failure> {
+            let identity = self.identity()?;
+            let (state, instance) = match &place {
+                Place::OfHost(instance) => {
+                    let process = format!("{}-{instance}", A::Plane::NAME);
+                    (self.state()?.join("planes").join(process), Some(instance.clone()))
+                }
+                Place::At(folder) => (folder.clone(), None),
+            };
+            let actuator = make(&state)?;
+            let folders = Folders { state, run: self.run.clone() };
+            Ok(Made { identity, folders, instance, actuator })
+        };
+        let make = Box::new(move || made().map_err(|failure| failure.to_string()));
+        Service::start(make).map_err(failure)
     }
+}
+
+/// Where a process keeps what its plane has.
+#[derive(Clone, Debug)]
+pub enum Place {
+    /// In the host's state directory, by a name that tells several of one plane apart.
+    OfHost(Label),
+    /// In this folder, where its unit may write; it is its host's only one of its plane.
+    At(PathBuf),
 }

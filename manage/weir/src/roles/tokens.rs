@@ -23,13 +23,6 @@ const VALID_S: u32 = 3_600;
 /// Shortest life of a token, seconds.
 const VALID_MIN_S: u32 = 60;
 
-fn word(role: Role) -> &'static str {
-    match role {
-        Role::Host => "host",
-        Role::Gateway => "gateway",
-    }
-}
-
 fn view((id, row): (TokenId, TokenRow), now_ms: u64) -> TokenView {
     let state = match row.state {
         TokenState::Used { .. } => "used",
@@ -68,8 +61,8 @@ fn is_for(row: &TokenRow, request: &JoinRequest, from: IpAddr) -> Result<(), Api
     if row.name().as_ref() != Some(&request.name) || row.role != request.role {
         return Err(ApiError::unauthorized(format!(
             "the join token is for the {} '{name}', and serves nobody else: make one for the {} '{}' with 'weir token'",
-            word(row.role),
-            word(request.role),
+            row.role.as_str(),
+            request.role.as_str(),
             request.name
         )));
     }

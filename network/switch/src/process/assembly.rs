@@ -37,6 +37,7 @@ use std::sync::mpsc::{channel, sync_channel};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 use weir_model::resource::Encapsulation;
+use weir_trust::kept::Kept;
 use weir_trust::token::TokenKey;
 
 /// Questions of a hand-over that may wait.
@@ -120,8 +121,7 @@ impl<M: Mind + 'static> Assembly<M> {
                 tokens: TokenKey::new(secrets.dataplane),
             },
             mind,
-            gate: given.gate,
-            open_gate: gate_opener(config, secrets.group_key),
+            kept: Kept::with(given.gate, gate_opener(config, secrets.group_key)),
             journal: given.journal,
             flows,
             ports: if start_taken || !found.taps.is_empty() { book.adopting() } else { book },

@@ -29,6 +29,7 @@ use weir_model::resource::Encapsulation;
 use weir_model::signed::GroupKey;
 use weir_trust::batch::Verifier;
 use weir_trust::gate::Gate;
+use weir_trust::kept::OpenGate;
 
 /// How often a lock is tried that a process holds which is ending.
 const LOCK_LOOK: Duration = Duration::from_millis(2);
@@ -65,10 +66,7 @@ pub(super) fn wait_for_lock(run_dir: &Path) {
     }
 }
 
-pub(super) fn gate_opener(
-    config: &SwitchConfig,
-    group_key: GroupKey,
-) -> Box<dyn Fn() -> io::Result<Gate> + Send> {
+pub(super) fn gate_opener(config: &SwitchConfig, group_key: GroupKey) -> OpenGate {
     let (name, domain) = (config.name.clone(), config.domain.clone());
     let path = config.state_dir.join(CHECKPOINT_FILE);
     Box::new(move || Gate::open(name.clone(), Verifier::new(domain.clone(), group_key.clone()), &path))

@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 use weir_base::exposition::{Exposition, Kind};
 
 /// Names of counters, what they are, and what of. Sorted.
-const FAMILIES: [(&str, Kind, &str); 131] = [
+const FAMILIES: [(&str, Kind, &str); 130] = [
     ("answers", Kind::Counter, "Packets answered by the switch itself, such as ARP."),
     ("attach_failures", Kind::Counter, "Devices that could not be attached to."),
     ("checkpoint_compactions", Kind::Counter, "Compactions of the checkpoint."),
@@ -182,7 +182,6 @@ const FAMILIES: [(&str, Kind, &str); 131] = [
     ("handover_taken_over", Kind::Gauge, "Whether this process took over from another."),
     ("handovers_begun", Kind::Counter, "Processes that wanted to take over from this one."),
     ("handovers_failed", Kind::Counter, "Those that did not: in the brownout, or in the blackout."),
-    ("health_refused", Kind::Counter, "Reports of a monitor about another host, or malformed."),
     ("inject_overflow", Kind::Counter, "Frames of the slow path that found no room to the engine."),
     ("journal_bytes", Kind::Gauge, "Length of the journal of connections."),
     ("journal_cut_bytes", Kind::Counter, "Bytes cut off it at the last start."),

@@ -1,10 +1,12 @@
+mod suite;
+
 use super::given::lock;
 use super::*;
 use weir_model::Label;
 use weir_model::event::Role;
 use weir_model::join::to_hex;
 
-fn config(dir: &Path) -> SwitchConfig {
+pub(super) fn config(dir: &Path) -> SwitchConfig {
     SwitchConfig {
         name: Label::new("h1").unwrap(),
         domain: Label::new("lab").unwrap(),

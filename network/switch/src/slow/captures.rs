@@ -54,7 +54,7 @@ impl<M: Mind> Slow<M> {
         }
         let point = match &wanted.port {
             None => Point::Underlay,
-            Some(name) => match self.ports.named(name, &self.gate) {
+            Some(name) => match self.ports.named(name, self.kept.gate()) {
                 Some(port) => Point::Port(usize::from(port)),
                 None => return Err(format!("there is no port {name} here")),
             },

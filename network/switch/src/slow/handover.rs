@@ -256,7 +256,7 @@ impl<M: Mind> Slow<M> {
     /// Takes in what came into force since the checkpoint was read, while the other process still writes it.
     pub(crate) fn follow(&mut self) -> io::Result<()> {
         let now_ms = self.shared.now_ms();
-        for update in self.gate.more()? {
+        for update in self.kept.gate_mut().more()? {
             match self.mind.apply(now_ms, &update) {
                 Ok(effects) => self.take_effects(&update, effects),
                 Err(refusal) => tracing::warn!(key = %update.key, %refusal, "not taken over"),
@@ -268,7 +268,7 @@ impl<M: Mind> Slow<M> {
     /// Makes all that the other process had this one's own. It stands still; the engine of this one runs, or will soon.
     pub(crate) fn take_over(&mut self, mut taken: Taken, fragments: Fragments) -> io::Result<()> {
         self.follow()?;
-        self.gate.own()?;
+        self.kept.gate_mut().own()?;
         // The state of the connections has come by itself; the journal was read before.
         if self.journal.more().is_err() {
             self.journal.follow_anew()?;

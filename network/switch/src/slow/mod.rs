@@ -36,7 +36,6 @@ use crate::engine::{Command, EXTERNAL, Inject, Miss, Returned, Shared};
 use crate::flow::{About, Effects, Hop, Ingress, Invalidate, MissReason, Outcome, PortEffect};
 use crate::flowtable::tunnel::Tunnel;
 use crate::handover::store::Store;
-use crate::health::Told;
 use crate::underlay;
 use captures::Captures;
 use faults::Faults;
@@ -58,8 +57,8 @@ use weir_model::event::{EventBody, Role};
 use weir_model::local::Punt;
 use weir_model::packet_in::PacketInReport;
 use weir_model::{Change, Key, Label};
-use weir_trust::gate::Gate;
 use weir_trust::identity::KeyPair;
+use weir_trust::kept::Kept;
 use weir_trust::token::TokenKey;
 
 /// How often time passes for flows, captures and subscribers, milliseconds.
@@ -105,8 +104,6 @@ pub struct SlowCounters {
     pub checkpoint_errors: u64,
     /// Events that were not told because no number for them could be kept.
     pub events_unnumbered: u64,
-    /// Reports of the monitor that are of another host, or over a limit.
-    pub health_refused: u64,
     /// Proofs of batches that were found right before any update under them came.
     pub proofs_ahead: u64,
     /// Times that the ports' devices could not be attached to.
@@ -154,9 +151,7 @@ pub struct Slow<M> {
     shared: Arc<Shared>,
     identity: Identity,
     mind: M,
-    gate: Gate,
-    open_gate: OpenGate,
-    gate_broken: bool,
+    kept: Kept,
     journal: Journal,
     journal_compacted_bytes: u64,
     flows: FlowBook,
@@ -171,7 +166,6 @@ pub struct Slow<M> {
     link: EngineLink,
     requests: Receiver<Request>,
     subscribers: Vec<Arc<Client>>,
-    told: Told,
     states: Vec<requests::StateCursor>,
     punt: PuntSocket,
     control: Arc<ControlCounters>,
@@ -184,9 +178,6 @@ pub struct Slow<M> {
 /// Reads the key that signs.
 pub type ReadKey = Box<dyn Fn() -> Result<KeyPair, String> + Send>;
 
-/// Opens the gate on its checkpoint.
-pub type OpenGate = Box<dyn Fn() -> io::Result<Gate> + Send>;
-
 /// What a slow thread starts with.
 pub struct Parts<M> {
     /// Shared with the engine.
@@ -195,10 +186,8 @@ pub struct Parts<M> {
     pub identity: Identity,
     /// The mind, empty.
     pub mind: M,
-    /// The gate on its checkpoint, its own or followed.
-    pub gate: Gate,
-    /// Opens it anew.
-    pub open_gate: OpenGate,
+    /// What the checkpoint has in force, its own or followed.
+    pub kept: Kept,
     /// The journal of connections and what was in it.
     pub journal: (Journal, Vec<Vec<u8>>),
     /// The book of flows, empty.
@@ -238,9 +227,7 @@ impl<M: Mind> Slow<M> {
             shared: parts.shared,
             identity: parts.identity,
             mind: parts.mind,
-            gate: parts.gate,
-            open_gate: parts.open_gate,
-            gate_broken: false,
+            kept: parts.kept,
             journal_compacted_bytes: journal.length_bytes,
             journal,
             flows: parts.flows,
@@ -254,7 +241,6 @@ impl<M: Mind> Slow<M> {
             link: parts.link,
             requests: parts.requests,
             subscribers: Vec::new(),
-            told: Told::default(),
             states: Vec::new(),
             punt: parts.punt,
             control: parts.control,
@@ -271,7 +257,7 @@ impl<M: Mind> Slow<M> {
     /// routes, ports, locations; then takes back connections.
     fn restore(&mut self, records: &[Vec<u8>]) {
         let now_ms = self.shared.now_ms();
-        let updates: Vec<weir_model::Update> = requests::updates_in_force(&self.gate).collect();
+        let updates: Vec<weir_model::Update> = requests::updates_in_force(self.kept.gate()).collect();
         for update in &updates {
             match self.mind.apply(now_ms, update) {
                 Ok(effects) => self.take_effects(update, effects),
@@ -287,6 +273,12 @@ impl<M: Mind> Slow<M> {
     /// The numbers of events, which are read when nobody else takes any more.
     pub(crate) fn set_numbers(&mut self, numbers: Numbers) {
         self.identity.numbers = numbers;
+    }
+
+    /// What is in force and the mind, for tests.
+    #[cfg(test)]
+    pub(crate) fn in_force(&mut self) -> (&mut Kept, &M) {
+        (&mut self.kept, &self.mind)
     }
 
     /// Runs until it is told to stop, another process serves, or the engine is gone.

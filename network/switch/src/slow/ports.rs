@@ -544,7 +544,7 @@ impl<M: Mind> Slow<M> {
     /// Tells subscribers of ports that changed.
     pub(super) fn tell_ports(&mut self) {
         if std::mem::take(&mut self.ports.changed) && !self.subscribers.is_empty() {
-            let statuses = self.ports.statuses(&self.gate, &self.shared.counters);
+            let statuses = self.ports.statuses(self.kept.gate(), &self.shared.counters);
             self.tell(&FromSwitch::Ports(statuses));
         }
     }

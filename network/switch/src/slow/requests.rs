@@ -4,13 +4,14 @@ use super::captures::Wanted;
 use super::mind::Mind;
 use super::questions::Dropped;
 use super::{Slow, SlowCounters};
-use crate::control::clients::Client;
+use crate::control::clients::{Client, Request};
 use crate::counters::Reason;
 use crate::engine::counters::{EngineDrop, EngineEvent};
 use crate::engine::wire::BySockets;
 use crate::engine::{Command, EXTERNAL, Returned};
 use crate::flow::{Effects, Ingress};
 use crate::ports::vhost::touched::All;
+use std::collections::BTreeSet;
 use std::io;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
@@ -18,15 +19,15 @@ use std::time::{Duration, Instant};
 use weir_base::codec::encode;
 use weir_base::limits::FRAME_BYTES_MAX;
 use weir_model::event::{Event, EventBody, SourceId};
-use weir_model::health::HealthReport;
 use weir_model::local::{Answer, ENTRIES_CHUNK, FromSwitch, Question, ToSwitch, TraceFrom, TraceReport};
 use weir_model::session::STATE_CHUNK_KEYS;
 use weir_model::signed::SignedUpdates;
 use weir_model::update::Refusal;
 use weir_model::{Ack, Change, Entry, Key, Update, Version};
 use weir_packet::{FlowKey, Fragment, PacketError, Parsed};
-use weir_trust::gate::{self, Gate};
+use weir_trust::gate::{Gate, InForce};
 use weir_trust::identity::{sign_acks, sign_event};
+use weir_trust::kept::Hands;
 
 /// Most connections of one answer, which keeps it under the largest frame.
 const CONNECTIONS_MAX: usize = 10_000;
@@ -57,31 +58,83 @@ pub fn updates_in_force(gate: &Gate) -> impl Iterator<Item = Update> {
     })
 }
 
+/// The mind, as updates of one frame are applied to it, and what is to be done outside of its tables then.
+struct Applying<'m, M> {
+    mind: &'m mut M,
+    now_ms: u64,
+    effects: Vec<(Update, Effects)>,
+}
+
+impl<M: Mind> Applying<'_, M> {
+    fn try_apply(&mut self, update: &Update) -> Result<(), Refusal> {
+        let effects = self.mind.apply(self.now_ms, update)?;
+        self.effects.push((update.clone(), effects));
+        Ok(())
+    }
+}
+
+impl<M: Mind> Hands for Applying<'_, M> {
+    fn apply(&mut self, _gate: &Gate, update: &Update) -> Result<(), Refusal> {
+        self.try_apply(update)
+    }
+
+    /// Backwards: ports before what they need. A port that was not kept may have taken an address or a device from ports that are
+    /// kept: so these are applied again, which changes nothing of those that are there.
+    fn put_back(&mut self, gate: &Gate, keys: &BTreeSet<Key>) {
+        let is_port = |key: &&Key| matches!(key, Key::Port { .. });
+        let others =
+            gate.iter().map(|(key, _)| key).filter(is_port).filter(|_| keys.iter().any(|key| is_port(&key)));
+        let others: Vec<&Key> = others.filter(|key| !keys.contains(*key)).collect();
+        for key in keys.iter().rev().chain(others) {
+            let before = gate.get(key);
+            let change = before.and_then(|before| before.entry.clone()).map_or(Change::Delete, Change::Put);
+            let update = Update {
+                target: gate.actuator().clone(),
+                key: key.clone(),
+                version: before.map_or(Version::ZERO, |before| before.version),
+                expected: Version::ZERO,
+                change,
+            };
+            if let Err(refusal) = self.try_apply(&update) {
+                tracing::warn!(%key, version = %update.version, %refusal, "not put back");
+            }
+        }
+    }
+}
+
 impl<M: Mind> Slow<M> {
     pub(super) fn take_requests(&mut self) -> io::Result<()> {
         for _ in 0..super::REQUESTS_PER_TURN {
             let Ok(request) = self.requests.try_recv() else { return Ok(()) };
-            let client = request.client;
-            match request.body {
-                ToSwitch::Updates(frame) => self.take_updates(&client, &frame, request.received)?,
-                ToSwitch::SendState => {
-                    self.states.push(StateCursor { client, after: None });
-                    self.continue_states();
-                }
-                ToSwitch::Subscribe => {
-                    if !self.subscribers.iter().any(|known| Arc::ptr_eq(known, &client)) {
-                        client.send(&FromSwitch::Ports(self.port_statuses()));
-                        self.subscribers.push(client);
-                    }
-                }
-                ToSwitch::Attach { key } => self.attach_again(&key),
-                ToSwitch::Ask { id, question } => self.take_question(&client, id, question),
-                ToSwitch::Health(report) => self.take_health(report),
-                ToSwitch::ReadIdentity => self.read_identity(&client),
-            }
+            self.take_request(request)?;
         }
         // More may wait: look again without sleeping.
         self.shared.slow_wake.wake();
+        Ok(())
+    }
+
+    /// Does what a client wants.
+    ///
+    /// # Errors
+    /// The engine is gone.
+    pub(crate) fn take_request(&mut self, request: Request) -> io::Result<()> {
+        let client = request.client;
+        match request.body {
+            ToSwitch::Updates(frame) => self.take_updates(&client, &frame, request.received)?,
+            ToSwitch::SendState => {
+                self.states.push(StateCursor { client, after: None });
+                self.continue_states();
+            }
+            ToSwitch::Subscribe => {
+                if !self.subscribers.iter().any(|known| Arc::ptr_eq(known, &client)) {
+                    client.send(&FromSwitch::Ports(self.port_statuses()));
+                    self.subscribers.push(client);
+                }
+            }
+            ToSwitch::Attach { key } => self.attach_again(&key),
+            ToSwitch::Ask { id, question } => self.take_question(&client, id, question),
+            ToSwitch::ReadIdentity => self.read_identity(&client),
+        }
         Ok(())
     }
 
@@ -92,25 +145,23 @@ impl<M: Mind> Slow<M> {
         frame: &SignedUpdates,
         received: Instant,
     ) -> io::Result<()> {
-        if !self.mend_gate() {
-            return Ok(());
-        }
         if frame.updates.is_empty() {
             // The proof of a batch of which updates may come; what it is worth is seen then.
-            self.counters.proofs_ahead += u64::from(self.gate.proves(&frame.header));
+            self.counters.proofs_ahead += u64::from(self.kept.gate_mut().proves(&frame.header));
             return Ok(());
         }
         // The misses of this turn may have sent the shadow away, and updates take flows out.
         self.wait_for_shadow()?;
         let now_ms = self.shared.now_ms();
-        let mut effects: Vec<(Update, Effects)> = Vec::new();
-        let mind = &mut self.mind;
-        let taken = gate::take(&mut self.gate, frame, |update| -> Result<(), Refusal> {
-            effects.push((update.clone(), mind.apply(now_ms, update)?));
-            Ok(())
-        });
+        let mut applying = Applying { mind: &mut self.mind, now_ms, effects: Vec::new() };
+        if let Err(error) = self.kept.mend(&mut applying) {
+            self.counters.checkpoint_errors += 1;
+            tracing::error!(%error, "the checkpoint cannot be opened: nothing is acked until it can");
+            return Ok(());
+        }
+        let taken = self.kept.take(frame, usize::MAX, &mut applying);
         let mut changed = Vec::new();
-        for (update, effect) in effects {
+        for (update, effect) in applying.effects {
             self.take_effects(&update, effect);
             changed.push(update);
         }
@@ -119,47 +170,27 @@ impl<M: Mind> Slow<M> {
         let took = received.elapsed();
         self.counters.update.add(took);
         self.counters.update_us_max = self.counters.update_us_max.max(took.as_micros() as u64);
-        match taken {
-            Ok(acks) => {
-                // Whose forgeries these are is looked up by who asks: what else was in the frame is for all.
-                let (forged, acks): (Vec<Ack>, Vec<Ack>) =
-                    acks.into_iter().partition(|ack| ack.result == Err(Refusal::Forged));
-                for acks in [acks, forged].into_iter().filter(|acks| !acks.is_empty()) {
-                    let acks = sign_acks(&self.identity.key, &self.identity.name, acks);
-                    client.send(&FromSwitch::Acks(acks));
-                }
-                if changed.iter().any(|update| matches!(update.key, Key::Sought { .. })) {
-                    self.tell_found();
-                    self.tell_packets();
-                }
-                self.tell_changes(changed);
-            }
-            Err(error) => {
-                // In force for packets, but not kept: without an ack the controller sends it again.
-                self.counters.checkpoint_errors += 1;
-                self.gate_broken = true;
-                tracing::error!(%error, "the checkpoint cannot be written: nothing is acked until it can");
-            }
+        if let Some(error) = taken.failure {
+            // Without an ack the controller sends it again.
+            self.counters.checkpoint_errors += 1;
+            tracing::error!(%error, "the checkpoint cannot be written: nothing is acked until it can");
+            let gate = self.kept.gate();
+            changed
+                .retain(|update| gate.get(&update.key).is_some_and(|known| known.version == update.version));
         }
+        // Whose forgeries these are is looked up by who asks: what else was in the frame is for all.
+        let (forged, acks): (Vec<Ack>, Vec<Ack>) =
+            taken.acks.into_iter().partition(|ack| ack.result == Err(Refusal::Forged));
+        for acks in [acks, forged].into_iter().filter(|acks| !acks.is_empty()) {
+            let acks = sign_acks(&self.identity.key, &self.identity.name, acks);
+            client.send(&FromSwitch::Acks(acks));
+        }
+        if changed.iter().any(|update| matches!(update.key, Key::Sought { .. })) {
+            self.tell_found();
+            self.tell_packets();
+        }
+        self.tell_changes(changed);
         Ok(())
-    }
-
-    /// Opens the gate anew after its journal failed; false while that does not work.
-    fn mend_gate(&mut self) -> bool {
-        if !self.gate_broken {
-            return true;
-        }
-        match (self.open_gate)() {
-            Ok(gate) => {
-                self.gate = gate;
-                self.gate_broken = false;
-            }
-            Err(error) => {
-                self.counters.checkpoint_errors += 1;
-                tracing::error!(%error, "the checkpoint cannot be opened");
-            }
-        }
-        !self.gate_broken
     }
 
     fn tell_changes(&mut self, changed: Vec<Update>) {
@@ -182,16 +213,6 @@ impl<M: Mind> Slow<M> {
             Err(error) => tracing::error!(%error, "the key stays the one before"),
         }
         client.send(&FromSwitch::Identity { key: self.identity.key.public() });
-    }
-
-    /// Signs what programs of this host tell of it, and of no other.
-    fn take_health(&mut self, report: HealthReport) {
-        if report.actuator != self.identity.name || report.problem().is_some() {
-            self.counters.health_refused += 1;
-            return;
-        }
-        let whole = self.told.take(report);
-        self.tell_event(EventBody::Health(whole));
     }
 
     /// Sends an event to all subscribers, numbered and signed: whoever carries it cannot change it.
@@ -237,14 +258,15 @@ impl<M: Mind> Slow<M> {
 
     /// Sends one part; returns whether it was the last.
     fn send_state(&self, cursor: &mut StateCursor) -> bool {
-        let versions = |(key, in_force): (&Key, &gate::InForce)| (key.clone(), in_force.version);
+        let gate = self.kept.gate();
+        let versions = |(key, in_force): (&Key, &InForce)| (key.clone(), in_force.version);
         let entries: Vec<(Key, Version)> = match &cursor.after {
-            None => self.gate.iter().map(versions).take(STATE_CHUNK_KEYS).collect(),
-            Some(after) => self.gate.iter_after(after).map(versions).take(STATE_CHUNK_KEYS).collect(),
+            None => gate.iter().map(versions).take(STATE_CHUNK_KEYS).collect(),
+            Some(after) => gate.iter_after(after).map(versions).take(STATE_CHUNK_KEYS).collect(),
         };
         let last = entries.len() < STATE_CHUNK_KEYS;
         cursor.after = entries.last().map(|(key, _)| key.clone()).or(cursor.after.take());
-        cursor.client.send(&FromSwitch::State { digest: self.gate.digest(), entries, last });
+        cursor.client.send(&FromSwitch::State { digest: gate.digest(), entries, last });
         last
     }
 
@@ -281,7 +303,7 @@ impl<M: Mind> Slow<M> {
         };
         // A trace walks as a packet does, and fails as one does.
         let traced =
-            weir_base::contain::contain(|| self.mind.trace(now_ms, from, frame, fragment, &self.gate));
+            weir_base::contain::contain(|| self.mind.trace(now_ms, from, frame, fragment, self.kept.gate()));
         traced
             .unwrap_or_else(|fault| Err(format!("a fault of the program at this packet: {}", fault.message)))
     }
@@ -302,13 +324,14 @@ impl<M: Mind> Slow<M> {
     }
 
     fn port_statuses(&self) -> Vec<weir_model::local::PortStatus> {
-        self.ports.statuses(&self.gate, &self.shared.counters)
+        self.ports.statuses(self.kept.gate(), &self.shared.counters)
     }
 
     fn entries(&self, after: Option<&Key>) -> Answer {
-        let behind: Box<dyn Iterator<Item = (&Key, &gate::InForce)>> = match after {
-            Some(after) => Box::new(self.gate.iter_after(after)),
-            None => Box::new(self.gate.iter()),
+        let gate = self.kept.gate();
+        let behind: Box<dyn Iterator<Item = (&Key, &InForce)>> = match after {
+            Some(after) => Box::new(gate.iter_after(after)),
+            None => Box::new(gate.iter()),
         };
         let (mut entries, mut bytes, mut last) = (Vec::new(), 0, true);
         for (key, in_force) in behind {
@@ -369,10 +392,10 @@ impl<M: Mind> Slow<M> {
                 );
             }
         }
-        for (name, lost) in self.ports.lost(&self.gate) {
+        for (name, lost) in self.ports.lost(self.kept.gate()) {
             put(format!("port_rx_lost{{network=\"{}\",endpoint=\"{}\"}}", name.network, name.endpoint), lost);
         }
-        for (name, (lent, touched)) in self.ports.memory(&self.gate) {
+        for (name, (lent, touched)) in self.ports.memory(self.kept.gate()) {
             for (metric, bytes) in [("lent", lent), ("touched", touched)] {
                 let labels = format!("network=\"{}\",endpoint=\"{}\"", name.network, name.endpoint);
                 put(format!("port_memory_{metric}_bytes{{{labels}}}"), bytes);
@@ -401,13 +424,12 @@ impl<M: Mind> Slow<M> {
             journal_errors,
             checkpoint_errors,
             events_unnumbered,
-            health_refused,
             proofs_ahead,
             attach_failures,
             update_us_max,
             update,
         } = self.counters;
-        let gate = &self.gate.counters;
+        let gate = &self.kept.gate().counters;
         let asked = &self.questions.counters;
         for reason in Dropped::ALL {
             let count = asked.dropped[reason as usize];
@@ -431,7 +453,6 @@ impl<M: Mind> Slow<M> {
             ("journal_cut_bytes", self.journal.cut_bytes),
             ("checkpoint_errors", checkpoint_errors),
             ("events_unnumbered", events_unnumbered),
-            ("health_refused", health_refused),
             ("proofs_ahead", proofs_ahead),
             ("attach_failures", attach_failures),
             ("faults", self.faults.count),

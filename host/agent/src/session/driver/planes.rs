@@ -5,9 +5,12 @@ use super::{Driver, Input, Session};
 use crate::hub::driver::HubEvent;
 use crate::hub::{Hub, PlaneState};
 use crate::join;
-use weir_model::Ack;
+use std::path::Path;
+use weir_base::codec::{decode, encode};
 use weir_model::local::{FromSwitch, ToSwitch};
 use weir_model::session::{STATE_CHUNK_KEYS, ToController};
+use weir_model::signed::SignedUpdates;
+use weir_model::{Ack, Key};
 use weir_trust::identity::sign_acks;
 
 /// What of a frame is for the switch; the planes get theirs.
@@ -18,7 +21,30 @@ pub(super) fn part_of_switch(hub: &mut Hub, refusals: &mut Vec<Ack>, frame: ToSw
     switch.map(ToSwitch::Updates)
 }
 
+/// The list of controllers as the group signed it, in the state directory: a process that comes later is given it.
+const PROOF_FILE: &str = "controllers.proof";
+
+/// The list that was kept; none where there is no file, or one that cannot be read: then the next one is waited for.
+pub(super) fn read_proof(state_dir: &Path) -> Option<SignedUpdates> {
+    let bytes = std::fs::read(state_dir.join(PROOF_FILE)).ok()?;
+    let proof = decode::<SignedUpdates>(&bytes);
+    proof.inspect_err(|error| tracing::warn!(%error, "the list of controllers that was kept is damaged")).ok()
+}
+
 impl Driver {
+    /// Keeps the list of controllers where another one came.
+    pub(super) fn keep_proof(&mut self) {
+        let Some(proof) = self.hub.proof() else { return };
+        let index = proof.header.header.index;
+        if std::mem::replace(&mut self.proof_kept, Some(index)) == Some(index) {
+            return;
+        }
+        let path = self.plan.state_dir.join(PROOF_FILE);
+        if let Err(error) = weir_base::file::replace(&path, &encode(proof), 0o600) {
+            tracing::warn!(path = %path.display(), %error, "the list of controllers is not kept for planes that come later");
+        }
+    }
+
     /// A process of a plane came, said something, or went.
     pub(super) fn plane_event(&mut self, event: HubEvent) {
         match event {
@@ -52,6 +78,7 @@ impl Driver {
                     self.tell_plane(&state);
                 }
             }
+            FromSwitch::Changed { key: Key::Controllers, entry, .. } => self.hub.knows(id, entry.as_ref()),
             FromSwitch::Acks(acks) if acks.actuator != self.shared.actuator => {
                 return Err(format!(
                     "it acks as {}, and this host is {}",

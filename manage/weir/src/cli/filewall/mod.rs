@@ -7,6 +7,7 @@ mod top;
 use super::Failure;
 use crate::roles::filewall::Orders;
 use crate::roles::filewall::plane::Ordered;
+use crate::roles::filewall::plane::Wall;
 use crate::roles::plane::OfHost;
 use axum::Router;
 use axum::extract::State;
@@ -17,6 +18,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::Arc;
+use weir_actuator::service;
 use weir_api::client::Client;
 use weir_filewall::proxy::{Config, FileWall, Limits, Server};
 use weir_filewall::replicate::Plan;
@@ -215,7 +217,7 @@ impl Serve {
             }
             (None, None) => return Ok(None),
         };
-        Ordered::start(&host, Orders { wall: wall.clone(), folder: folder.clone() }).map(Some)
+        Ordered::start(host, Orders { wall: wall.clone(), folder: folder.clone() }).map(Some)
     }
 
     /// Sessions that there are descriptors for: each has its client, its way to the server, and the two ends of each hop of a router.
@@ -270,18 +272,21 @@ impl Serve {
             .enable_all()
             .build()
             .map_err(Failure::io("starting the status service"))?;
-        runtime.block_on(serve_status(wall, self.status))?;
+        runtime.block_on(serve_status(wall, pushed.as_ref().map(Ordered::metrics), self.status))?;
         Ok(ExitCode::SUCCESS)
     }
 }
 
+/// What takes orders, for whoever tells of it.
+type Plane = service::Weak<Wall>;
+
 /// Serves the status, and reloads on SIGHUP, until SIGTERM or ctrl-c.
-async fn serve_status(wall: Arc<FileWall>, address: SocketAddr) -> Result<(), Failure> {
+async fn serve_status(wall: Arc<FileWall>, plane: Option<Plane>, address: SocketAddr) -> Result<(), Failure> {
     use tokio::signal::unix::{SignalKind, signal};
     let failed = |what: &str| Failure::io(what.to_string());
     let listener = tokio::net::TcpListener::bind(address).await.map_err(failed("listen for the status"))?;
     let routes = Router::new()
-        .route("/metrics", get(metrics))
+        .route("/metrics", get(move |wall| metrics(wall, plane.clone())))
         .route("/status", get(|State(wall): State<Arc<FileWall>>| async move { axum::Json(wall.status()) }))
         .with_state(wall.clone());
     let mut hangup = signal(SignalKind::hangup()).map_err(failed("waiting for SIGHUP"))?;
@@ -301,8 +306,12 @@ async fn serve_status(wall: Arc<FileWall>, address: SocketAddr) -> Result<(), Fa
     axum::serve(listener, routes).with_graceful_shutdown(stop).await.map_err(failed("serving the status"))
 }
 
-async fn metrics(State(wall): State<Arc<FileWall>>) -> impl axum::response::IntoResponse {
-    let text = wall.status().prometheus() + &crate::roles::process::metrics_text();
+async fn metrics(
+    State(wall): State<Arc<FileWall>>,
+    plane: Option<Plane>,
+) -> impl axum::response::IntoResponse {
+    let plane = plane.map(|plane| plane.metrics_text()).unwrap_or_default();
+    let text = wall.status().prometheus() + &plane + &crate::roles::process::metrics_text();
     ([(header::CONTENT_TYPE, "text/plain; version=0.0.4")], text)
 }
 

@@ -15,13 +15,14 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::Duration;
+use weir_actuator::service;
 use weir_agent::supervise::{MONITOR_LOCK, RunLock};
 use weir_api::serve::Plain;
 use weir_model::Label;
 use weir_monitor::audit::Entry;
 use weir_monitor::dataplane::Pulse;
 use weir_monitor::local::{self, Settings};
-use weir_monitor::plane::Telling;
+use weir_monitor::plane::{Acting, Repairer, Telling};
 use weir_monitor::policy::{POLICIES_MAX, Policy};
 use weir_monitor::remote::RingFile;
 use weir_monitor::service::{Config, Monitor};
@@ -161,7 +162,8 @@ impl Serve {
                 false
             }
         };
-        let served = serve_status(monitor.clone(), self.status, self.where_possible, is_sound);
+        let plane = attached.as_ref().map(Attached::metrics);
+        let served = serve_status((monitor.clone(), plane), self.status, self.where_possible, is_sound);
         let ending = runtime.block_on(served);
         // What is in hand is done, then nothing more; then the monitor ends.
         drop(attached);
@@ -198,7 +200,7 @@ impl Serve {
             _ => settings,
         };
         let (mut policies, queries) = self.files()?;
-        if let Some(place) = place {
+        if let Some(place) = place.filter(|place| place.host.has_switch()) {
             watch_switch(&place.name, &mut policies);
         }
         let webhook = self.webhook.as_ref().map(|url| {
@@ -253,9 +255,12 @@ fn begin_anew() -> Failure {
     Failure::io(format!("starting {} anew", program.display()))(error)
 }
 
+/// What takes orders, for whoever tells of it.
+type Plane = service::Weak<Repairer<Acting>>;
+
 /// Serves until SIGTERM or ctrl-c, or until SIGHUP finds files that are sound.
 async fn serve_status(
-    monitor: Arc<Monitor>,
+    (monitor, plane): (Arc<Monitor>, Option<Plane>),
     address: SocketAddr,
     where_possible: bool,
     is_sound: impl Fn() -> bool,
@@ -271,7 +276,7 @@ async fn serve_status(
         Err(error) => return Err(failed("listening for the status")(error)),
     };
     let routes = Router::new()
-        .route("/metrics", get(metrics))
+        .route("/metrics", get(move |monitor| metrics(monitor, plane.clone())))
         .route(
             "/status",
             get(|State(monitor): State<Arc<Monitor>>| async move { axum::Json(monitor.status()) }),
@@ -302,8 +307,13 @@ async fn serve_status(
     }
 }
 
-async fn metrics(State(monitor): State<Arc<Monitor>>) -> impl axum::response::IntoResponse {
-    ([(header::CONTENT_TYPE, "text/plain; version=0.0.4")], monitor.status().prometheus())
+async fn metrics(
+    State(monitor): State<Arc<Monitor>>,
+    plane: Option<Plane>,
+) -> impl axum::response::IntoResponse {
+    let plane = plane.map(|plane| plane.metrics_text()).unwrap_or_default();
+    let text = monitor.status().prometheus() + &plane + &crate::roles::process::metrics_text();
+    ([(header::CONTENT_TYPE, "text/plain; version=0.0.4")], text)
 }
 
 /// The webhook, over HTTP.

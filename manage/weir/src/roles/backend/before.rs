@@ -21,7 +21,6 @@ use weir_planes::Plane;
 use weir_planes::filewall::FileWall;
 use weir_planes::monitor::Monitor;
 use weir_store::Store;
-use weir_switch::health::order_policy;
 
 /// Between two looks at what was told.
 const LOOK: Duration = Duration::from_millis(50);
@@ -57,7 +56,7 @@ fn said(response: &PlaneResponse, what: &str) -> Option<OrderOutcome> {
 
 /// What became of the order of a version, as far as its host's programs have told.
 fn outcome(store: &Store, host: &Label, version: u64) -> Option<OrderOutcome> {
-    let policy = order_policy(version);
+    let policy = format!("order v{version}");
     let notes = fabric::health(store, host)?.report.notes;
     let note = notes.into_iter().rev().find(|note| note.policy == policy)?;
     Some(OrderOutcome { done: note.severity == Severity::Info, text: note.text })

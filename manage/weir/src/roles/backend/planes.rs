@@ -2,11 +2,13 @@
 //! specifications may say is asked before anything is ordered.
 
 use super::{Controlled, WAIT_MAX_MS, api_error};
+use crate::roles::health;
 use serde_json::Value;
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
 use weir_api::any::{AnyId, PlaneId, PlaneResource};
 use weir_api::planes::{PlaneList, PlaneReportView, PlaneResponse, PlaneView};
+use weir_api::types::PlaneStatus;
 use weir_api::{ApiError, Caller};
 use weir_apps::fabric::{self, Ordered};
 use weir_base::codec::decode;
@@ -16,9 +18,12 @@ use weir_model::plane::PlaneOrder;
 use weir_model::resource::FieldError;
 use weir_model::session::PLANES_SINCE;
 use weir_model::{Key, Label, Version};
-use weir_planes::{ALL, Kind, Problem, find, unknown};
+use weir_planes::monitor::{HEALTH, Monitor};
+use weir_planes::{ALL, Kind, Plane, Problem, find, unknown};
 use weir_store::Store;
 
+/// Most lines of each kind that the status has of a plane.
+const LINES_TOLD_MAX: usize = 20;
 /// Between two looks at what became of an order.
 const LOOK: Duration = Duration::from_millis(100);
 /// Most of what is not in force that is told in one answer.
@@ -74,6 +79,39 @@ pub(super) fn is_before_planes(store: &Store, name: &Label) -> bool {
     let cell = store.get(SPEAKS_TABLE, name.as_str().as_bytes());
     let spoken = cell.and_then(|cell| decode::<u32>(&cell.value).ok());
     spoken.is_some_and(|spoken| spoken < PLANES_SINCE)
+}
+
+/// What the planes of an actuator are to have, and what they told, in lines.
+pub(super) fn statuses_of(store: &Store, name: &Label) -> Vec<PlaneStatus> {
+    let mut lines: BTreeMap<String, (Vec<String>, Vec<String>)> = BTreeMap::new();
+    for (plane, of, ordered) in fabric::orders_of(store, name) {
+        let known = find(ALL, plane.as_str());
+        let said = known.map(|kind| (kind.describe)(&of, &ordered.spec));
+        let said = said.unwrap_or_else(|| "of a plane that this release does not have".to_owned());
+        let line = format!("{of}: {said} (v{})", ordered.version.0);
+        lines.entry(plane.to_string()).or_default().0.push(line);
+    }
+    for (plane, of, reported) in fabric::reports_of(store, name) {
+        let told = find(ALL, plane.as_str()).map(|kind| (kind.tell)(&reported.bytes)).unwrap_or_default();
+        // Of a host's only one it need not be said which.
+        let one = of == plane.as_str() || of == HEALTH;
+        let told = told.into_iter().map(|line| if one { line } else { format!("{of}: {line}") });
+        lines.entry(plane.to_string()).or_default().1.extend(told);
+    }
+    if let Some((ordered, told)) = health::before(store, name) {
+        let of_monitor = lines.entry(Monitor::NAME.to_owned()).or_default();
+        of_monitor.0.extend(ordered);
+        if of_monitor.1.is_empty() {
+            of_monitor.1 = told;
+        }
+    }
+    let status = |(plane, (mut ordered, mut told)): (String, (Vec<String>, Vec<String>))| {
+        let (ordered_total, told_total) = (ordered.len(), told.len());
+        ordered.truncate(LINES_TOLD_MAX);
+        told.truncate(LINES_TOLD_MAX);
+        PlaneStatus { plane, ordered, ordered_total, told, told_total }
+    };
+    lines.into_iter().map(status).collect()
 }
 
 impl Controlled {

@@ -1,7 +1,7 @@
 //! What the domain is like now.
 
 use super::names::Names;
-use super::{Controlled, api_error, resources};
+use super::{Controlled, api_error, planes, resources};
 use crate::roles::health;
 use std::collections::{BTreeMap, BTreeSet};
 use weir_api::ApiError;
@@ -64,6 +64,7 @@ impl Controlled {
                     refused_total: known.refusals.len(),
                     ports_down,
                     ports_down_total,
+                    planes: planes::statuses_of(&published.store, &name),
                     health: health::view(&published.store, &name),
                     name: name.to_string(),
                 }

@@ -9,11 +9,12 @@
 
 use super::{KEPT_FILE, Orders};
 use crate::failure::Failure;
-use crate::roles::plane::{OfHost, failure};
+use crate::roles::plane::{OfHost, Place};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
-use weir_actuator::{Actuator, Runner, Serving};
+use weir_actuator::service::Weak;
+use weir_actuator::{Actuator, Service};
 use weir_filewall::policy;
 use weir_filewall::proxy::FileWall;
 use weir_model::Version;
@@ -90,30 +91,31 @@ impl Actuator for Wall {
 }
 
 /// A FileWall that takes orders, and may not serve yet.
-pub struct Ordered(Serving<Wall>);
+pub struct Ordered(Service<Wall>);
 
 impl Ordered {
-    /// Takes orders for a FileWall of a host.
+    /// Takes orders for a FileWall of a host, as soon as that has joined.
     ///
     /// # Errors
     /// [`Failure`].
-    pub fn start(host: &OfHost, orders: Orders) -> Result<Ordered, Failure> {
-        let instance = orders.wall.clone();
-        let folders = host.folders(&format!("filewall-{instance}"))?;
-        let runner = Runner::new(host.identity()?, &folders, Some(&instance), Wall::new(orders)?);
-        runner.map_err(failure)?.start().map(Ordered).map_err(failure)
+    pub fn start(host: OfHost, orders: Orders) -> Result<Ordered, Failure> {
+        let place = Place::OfHost(orders.wall.clone());
+        host.serve(place, move |_| Wall::new(orders.clone())).map(Ordered)
     }
 
     /// Waits for policies, if there are none from before: without any nothing is served. Gives their version.
     pub fn first(&self) -> u64 {
         let mut told = false;
         loop {
+            self.0.wait();
             match self.0.with(|machine| machine.actuator().version) {
-                0 if !told => tracing::info!("waiting for the first order of policies"),
-                0 => {}
-                version => return version,
+                Some(0) if !told => {
+                    tracing::info!("waiting for the first order of policies");
+                    told = true;
+                }
+                Some(0) | None => {}
+                Some(version) => return version,
             }
-            told = true;
             std::thread::sleep(LOOK);
         }
     }
@@ -123,7 +125,12 @@ impl Ordered {
     /// # Errors
     /// [`Failure`].
     pub fn serve(&self, wall: Arc<FileWall>, started_with: u64) -> Result<(), Failure> {
-        self.0.with(|machine| machine.actuator().serve(wall, started_with))
+        self.0.with(|machine| machine.actuator().serve(wall, started_with)).unwrap_or(Ok(()))
+    }
+
+    /// Tells what it counts.
+    pub fn metrics(&self) -> Weak<Wall> {
+        self.0.weak()
     }
 }
 
