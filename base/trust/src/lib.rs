@@ -14,6 +14,7 @@ mod fixtures;
 pub mod gate;
 pub mod identity;
 pub mod merkle;
+pub mod said;
 pub mod threshold;
 pub mod token;
 
