@@ -1,6 +1,8 @@
 //! Operators: the people whose requests a domain takes, by which keys, and what each may order. What they say is [`crate::said`].
 
+use crate::Label;
 use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
 
 /// Most operators of a domain, those included that were removed a moment ago.
 pub const OPERATORS_MAX: usize = 64;
@@ -27,13 +29,18 @@ pub struct OperatorFacts {
     pub keys: Vec<[u8; 32]>,
 }
 
+/// The first operators of a domain, by name.
+pub type Founders = BTreeMap<Label, OperatorFacts>;
+
 /// What becomes of an operator.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum OperatorChange {
-    /// There is one more. The first one of a domain is an admin, and puts the rule in force that requests are signed.
+    /// There is one more.
     Added(OperatorFacts),
     /// Role or keys are these now.
     Changed(OperatorFacts),
     /// Nothing of this operator is taken any more.
     Removed,
+    /// These are the first operators of the domain; the one that is named is an admin among them. From here on requests are signed.
+    Founded(Founders),
 }

@@ -16,6 +16,7 @@
 //! | `Identity`: `Rotated`, `Settled` | whose key it is: they carry the keys' own signatures |
 //! | `Domain`: `Forwarded`, `Heard` | the other domain's: they carry its signatures |
 //! | `Domain`: `Controllers`, `Speaks`, `Refused`, `Identity`: `Certified` | a controller's own, as before |
+//! | `Identity`: `Operator` founded | a controller's, and refused where there are operators; f+1 must say it where one is not believed |
 //! | `Clock` | a controller's: no replica votes for one that is not what its own clocks say, and while ordered time is wrong no request is in time |
 //! | `Usage`, `Health`, `PacketIn`, `Report` | the actuator's that tells of itself, and no controller's |
 //!
@@ -36,7 +37,7 @@ use crate::event::{EventBody, SourceId};
 use crate::identity::{IdentityEvent, TokenChange};
 
 pub use crate::event::{JoinedBy, Said};
-pub use crate::operator::{OPERATOR_KEYS_MAX, OPERATORS_MAX, OperatorChange, OperatorFacts, OperatorRole};
+pub use crate::operator::{Founders, OPERATOR_KEYS_MAX, OPERATORS_MAX, OperatorChange, OperatorFacts, OperatorRole};
 
 /// How long a request is good for at most, milliseconds.
 pub const LIFE_MAX_MS: u64 = 600_000;
@@ -118,9 +119,13 @@ pub fn word_of(body: &EventBody) -> Word {
             }
         },
         EventBody::Identity(about) => match &**about {
-            IdentityEvent::Revoked { .. }
-            | IdentityEvent::Introduced { .. }
-            | IdentityEvent::Operator { .. } => Word::Operator(Admin),
+            IdentityEvent::Revoked { .. } | IdentityEvent::Introduced { .. } => Word::Operator(Admin),
+            IdentityEvent::Operator { change, .. } => match change {
+                OperatorChange::Founded(_) => Word::Controller,
+                OperatorChange::Added(_) | OperatorChange::Changed(_) | OperatorChange::Removed => {
+                    Word::Operator(Admin)
+                }
+            },
             IdentityEvent::Token { change, .. } => match change {
                 TokenChange::Made { .. } | TokenChange::MadeWithKey { .. } | TokenChange::Voided => {
                     Word::Operator(Admin)

@@ -494,8 +494,9 @@ fn requests_of_operators_keep_their_bytes() {
     let admin = OperatorFacts { role: OperatorRole::Admin, keys: vec![key.public()] };
     let changes = [
         OperatorChange::Added(admin.clone()),
-        OperatorChange::Changed(OperatorFacts { role: OperatorRole::Operator, ..admin }),
+        OperatorChange::Changed(OperatorFacts { role: OperatorRole::Operator, ..admin.clone() }),
         OperatorChange::Removed,
+        OperatorChange::Founded([(label("anna"), admin)].into()),
     ];
     let changes = changes.map(|change| IdentityEvent::Operator { whose: author.clone(), change });
     let made = TokenChange::MadeWithKey {
@@ -512,5 +513,5 @@ fn requests_of_operators_keep_their_bytes() {
         hash(&encode(&changes)),
         hash(&encode(&token)),
     ];
-    assert_eq!(hashes, ["", "", "", ""]);
+    assert_eq!(hashes, ["79e8e474e71105f2", "7256d67c271cb246", "a70675fa7f708aef", "d4f07c8de047aa90"]);
 }

@@ -11,36 +11,27 @@ use ed25519_dalek::VerifyingKey;
 use sha2::{Digest as _, Sha256};
 use weir_base::codec::encode;
 use weir_model::Label;
-use weir_model::event::{ActuatorFacts, Event, SourceId};
+use weir_model::event::{ActuatorFacts, Event};
 use weir_model::identity::TokenId;
 use weir_model::said::{JoinedBy, Said};
 use weir_model::signed::Signature;
 
-/// What an author signs of a request, in [`Context::Said`]; `body` is the SHA-256 of the body's encoding.
-fn statement(
-    domain: &Label,
-    (author, number): (&SourceId, u64),
-    (made_ms, until_ms): (u64, u64),
-    body: [u8; 32],
-) -> Vec<u8> {
-    encode(&(domain, author, number, made_ms, until_ms, body))
-}
-
 /// SHA-256 of what the author of a request signs: two requests with the same are the same.
 pub fn digest(domain: &Label, said: &Said) -> [u8; 32] {
-    Sha256::digest(of(domain, said)).into()
+    Sha256::digest(statement(domain, said)).into()
 }
 
-fn of(domain: &Label, said: &Said) -> Vec<u8> {
-    let body = Sha256::digest(encode(said.body())).into();
-    statement(domain, (said.author(), said.number()), (said.made_ms, said.until_ms), body)
+/// What an author signs, in [`Context::Said`].
+fn statement(domain: &Label, said: &Said) -> Vec<u8> {
+    let body: [u8; 32] = Sha256::digest(encode(said.body())).into();
+    encode(&(domain, said.author(), said.number(), said.made_ms, said.until_ms, body))
 }
 
 /// Signs what is wanted as its author: the event's source and number are the author's.
 pub fn sign_said(key: &KeyPair, domain: &Label, event: Event, (made_ms, until_ms): (u64, u64)) -> Said {
     let signature = Signature { r: [0; 32], s: [0; 32] };
     let unsigned = Said { event, made_ms, until_ms, signature };
-    let signature = key.sign(Context::Said, &of(domain, &unsigned));
+    let signature = key.sign(Context::Said, &statement(domain, &unsigned));
     Said { signature, ..unsigned }
 }
 
@@ -49,22 +40,13 @@ pub fn sign_said(key: &KeyPair, domain: &Label, event: Event, (made_ms, until_ms
 /// # Errors
 /// [`TrustError::BadKey`] or [`TrustError::BadSignature`].
 pub fn verify_said(public: &[u8; 32], domain: &Label, said: &Said) -> Result<(), TrustError> {
-    verify(public, Context::Said, &of(domain, said), &said.signature)
+    verify(public, Context::Said, &statement(domain, said), &said.signature)
 }
 
-/// As [`verify_said`], of a request of whose body only the SHA-256 is known.
-///
-/// # Errors
-/// [`TrustError::BadKey`] or [`TrustError::BadSignature`].
-pub fn verify_digested_said(
-    public: &[u8; 32],
-    domain: &Label,
-    named: (&SourceId, u64),
-    times_ms: (u64, u64),
-    body: [u8; 32],
-    signature: &Signature,
-) -> Result<(), TrustError> {
-    verify(public, Context::Said, &statement(domain, named, times_ms, body), signature)
+/// Whether one of these keys signed a request, in this domain.
+pub fn is_signed_by(keys: &[[u8; 32]], domain: &Label, said: &Said) -> bool {
+    let statement = statement(domain, said);
+    keys.iter().any(|key| verify(key, Context::Said, &statement, &said.signature).is_ok())
 }
 
 /// Lets an actuator join, with the key of its token. `authority` is the SHA-256 of the authority's certificate that the token pins.

@@ -232,6 +232,8 @@ impl App for Fabric {
             EventBody::Domain(about) => domains::decide(&mut work, event, about, now_ms)?,
             EventBody::Identity(about) => membership::rekey(&mut work, about)?,
             EventBody::Clock { .. } => {}
+            // The core gives what they carry, once it knows that it is their author's.
+            EventBody::Said(_) | EventBody::JoinedBy(_) => {}
             EventBody::Speaks { name, protocol } => switches::speaks(&mut work, event, name, *protocol)?,
             EventBody::Order(order) => orders::order(&mut work, order)?,
             EventBody::Apply(apply) => {

@@ -103,6 +103,10 @@ fn an_operator_orders_resources_and_an_admin_who_takes_part() {
     ];
     let of_nobody = [
         identity(token(TokenChange::Used { key })),
+        identity(IdentityEvent::Operator {
+            whose: whose.clone(),
+            change: OperatorChange::Founded(Founders::new()),
+        }),
         identity(IdentityEvent::Certified { whose: whose.clone(), key, until_s: 1 }),
         EventBody::Domain(Box::new(DomainEvent::Controllers(Vec::new()))),
         EventBody::Joined(facts.clone()),

@@ -9,3 +9,4 @@ mod recovery;
 mod renames;
 mod sessions;
 mod simulation;
+mod traitor;
