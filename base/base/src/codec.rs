@@ -87,6 +87,11 @@ pub fn decode<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, CodecError> {
     }
 }
 
+/// Which variant of an enum the encoding of one begins with, counted from 0; none when it begins with no number.
+pub fn variant(bytes: &[u8]) -> Option<u32> {
+    postcard::take_from_bytes::<u32>(bytes).ok().map(|(variant, _)| variant)
+}
+
 /// Encodes a value as a frame: little-endian `u32` length, then the body.
 ///
 /// # Errors

@@ -9,7 +9,7 @@ use crate::domain::DomainEvent;
 use crate::entry::Key;
 use crate::filewall::PolicyOrder;
 use crate::health::{HealthReport, RepairOrder};
-use crate::identity::IdentityEvent;
+use crate::identity::{IdentityEvent, TokenId};
 use crate::packet_in::PacketInReport;
 use crate::plane::{OrderChange, PlaneOrder, PlaneReport};
 use crate::resource::ResourceId;
@@ -17,8 +17,10 @@ use crate::signed::Signature;
 use crate::update::Refusal;
 use crate::vni::Vni;
 use crate::{Label, Version};
-use serde::{Deserialize, Serialize};
+use serde::de::Error as _;
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use std::net::IpAddr;
+use weir_base::codec::{decode, encode, variant};
 
 pub use crate::source::{Role, SourceId};
 
@@ -110,6 +112,82 @@ pub enum EventBody {
     Report(PlaneReport),
     /// Resources and what planes are to have shall change together, all of it or none.
     Apply(Apply),
+    /// A person asks, by the hand of the source.
+    Said(Box<Said>),
+    /// An actuator joined, by the word of who made its token.
+    JoinedBy(Box<JoinedBy>),
+}
+
+/// Place of [`EventBody::Said`] among the bodies of events, as encoded.
+const SAID_VARIANT: u32 = 16;
+
+/// A request of a person, signed by its author. Whoever hands it on says it as the body of an event of its own.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Said {
+    /// The author, the author's number for it, and what is wanted. The body is never a [`Said`].
+    pub event: Event,
+    /// When it was made, by the author's clock, milliseconds of the Unix epoch.
+    pub made_ms: u64,
+    /// When it is over; at most [`LIFE_MAX_MS`] after it was made.
+    pub until_ms: u64,
+    /// The author's signature. `weir_trust::said` makes and checks it.
+    pub signature: Signature,
+}
+
+/// A [`Said`] as encoded: its body as bytes, so that whoever decodes it goes no deeper than one level.
+#[derive(Serialize, Deserialize)]
+struct Wire {
+    author: SourceId,
+    number: u64,
+    made_ms: u64,
+    until_ms: u64,
+    #[serde(serialize_with = "as_bytes")]
+    body: Vec<u8>,
+    signature: Signature,
+}
+
+fn as_bytes<S: Serializer>(bytes: &[u8], serializer: S) -> Result<S::Ok, S::Error> {
+    serializer.serialize_bytes(bytes)
+}
+
+impl Serialize for Said {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let Said { event, made_ms, until_ms, signature } = self;
+        Wire {
+            author: event.source.clone(),
+            number: event.sequence,
+            made_ms: *made_ms,
+            until_ms: *until_ms,
+            body: encode(&event.body),
+            signature: *signature,
+        }
+        .serialize(serializer)
+    }
+}
+
+impl<'de> Deserialize<'de> for Said {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Said, D::Error> {
+        let Wire { author, number, made_ms, until_ms, body, signature } = Wire::deserialize(deserializer)?;
+        if variant(&body).is_none_or(|variant| variant == SAID_VARIANT) {
+            return Err(D::Error::custom("a request holds what is wanted, and no other request"));
+        }
+        let body: EventBody = decode(&body).map_err(D::Error::custom)?;
+        let event = Event { source: author, sequence: number, body };
+        Ok(Said { event, made_ms, until_ms, signature })
+    }
+}
+
+/// An actuator joins, by the word of who made its token.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct JoinedBy {
+    /// What it tells of itself.
+    pub facts: ActuatorFacts,
+    /// The token.
+    pub token: TokenId,
+    /// SHA-256 of the certificate (DER) of the authority that it was shown: its bearer pins it.
+    pub authority: [u8; 32],
+    /// Signature of the token's key over domain, token, authority and facts.
+    pub signature: Signature,
 }
 
 impl EventBody {

@@ -7,6 +7,7 @@
 //! and both are taken; [`IdentityEvent::Settled`] says that the old one is not used any more. Each carries signatures of the keys
 //! themselves, so that no controller can change another's key, or a switch's.
 
+use crate::operator::OperatorChange;
 use crate::signed::Signature;
 use crate::source::{Role, SourceId};
 use ipnet::IpNet;
@@ -80,6 +81,13 @@ pub enum IdentityEvent {
         /// What became of it.
         change: TokenChange,
     },
+    /// Who may order what, as a person, changes.
+    Operator {
+        /// Whose: a source as [`SourceId::of_operator`] names it.
+        whose: SourceId,
+        /// What becomes of it.
+        change: OperatorChange,
+    },
 }
 
 /// Why an address cannot be a switch's on the underlay; nothing when it can.
@@ -120,6 +128,17 @@ pub enum TokenChange {
     },
     /// It is not taken any more.
     Voided,
+    /// It was made, with a key that its bearer has: who joins by it does so with [`crate::event::JoinedBy`].
+    MadeWithKey {
+        /// The role in which its bearer joins.
+        role: Role,
+        /// When it is over, seconds of the Unix epoch.
+        until_s: u64,
+        /// Where its bearer's address on the underlay may be; nothing means that the bearer says it.
+        underlay: Option<IpNet>,
+        /// The ed25519 key.
+        key: [u8; 32],
+    },
 }
 
 impl IdentityEvent {
@@ -130,7 +149,8 @@ impl IdentityEvent {
             | IdentityEvent::Settled { whose, .. }
             | IdentityEvent::Revoked { whose, .. }
             | IdentityEvent::Introduced { whose, .. }
-            | IdentityEvent::Token { whose, .. } => whose,
+            | IdentityEvent::Token { whose, .. }
+            | IdentityEvent::Operator { whose, .. } => whose,
             IdentityEvent::Rotated(rotation) => &rotation.whose,
         }
     }

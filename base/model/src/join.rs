@@ -6,6 +6,7 @@
 //! on sessions. The answer carries a secret and must not be logged.
 
 use crate::Label;
+use crate::identity::TokenId;
 use crate::source::Role;
 use serde::{Deserialize, Serialize};
 use std::fmt;
@@ -44,6 +45,19 @@ pub struct JoinToken {
     pub secret: String,
     /// Base addresses of the API, such as `https://192.0.2.1:7443`, tried in turn.
     pub controllers: Vec<String>,
+    /// The domain, where the bearer signs with `key`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub domain: Option<Label>,
+    /// Seed of the token's ed25519 key, as 64 hex digits: in a domain whose operators sign what they ask, who joins signs with it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub key: Option<String>,
+}
+
+impl JoinToken {
+    /// By what the controllers know it; none where its secret does not begin with that.
+    pub fn id(&self) -> Option<TokenId> {
+        from_hex(self.secret.split_once('.')?.0)
+    }
 }
 
 impl fmt::Debug for JoinToken {
@@ -78,6 +92,9 @@ pub struct JoinRequest {
     /// the other one says the signature in `csr_pem`.
     #[serde(default)]
     pub proof: String,
+    /// Signature of the token's key that makes the controllers let the asker join, as 128 hex digits; empty where the token has none.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub by_token: String,
 }
 
 impl fmt::Debug for JoinRequest {

@@ -3,7 +3,7 @@
 use crate::Label;
 use serde::{Deserialize, Serialize};
 
-/// Who sends events: a person's client, an actuator, a controller.
+/// Who sends events: an actuator, a controller; and who asks for something by their hand: an operator.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct SourceId(pub String);
@@ -13,6 +13,9 @@ const ACTUATOR: &str = "actuator/";
 
 /// First part of the names of controllers as sources.
 const CONTROLLER: &str = "controller/";
+
+/// First part of the names of operators, the people whose requests are taken, as authors.
+const OPERATOR: &str = "operator/";
 
 impl SourceId {
     /// An actuator as a source.
@@ -35,6 +38,16 @@ impl SourceId {
     /// A controller as a source.
     pub fn of_controller(name: &Label) -> SourceId {
         SourceId(format!("{CONTROLLER}{name}"))
+    }
+
+    /// An operator as an author.
+    pub fn of_operator(name: &Label) -> SourceId {
+        SourceId(format!("{OPERATOR}{name}"))
+    }
+
+    /// The operator that it names, if it names one.
+    pub fn operator(&self) -> Option<Label> {
+        Label::new(self.0.strip_prefix(OPERATOR)?).ok()
     }
 
     /// What the names of controllers begin with.

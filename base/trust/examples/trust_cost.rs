@@ -9,17 +9,22 @@
 //!
 //! Figures are CPU time of one process, medians of nine rounds: of one controller, of the aggregator and of
 //! one actuator. Then what it costs all members together to make a key, and to reshare it.
+//!
+//! First, what a request of an operator costs each replica beside its event: `trust_cost requests` measures nothing else.
 
 use rustix::time::{ClockId, clock_gettime};
 use std::collections::BTreeMap;
 use weir_base::codec::encode;
 use weir_base::world::Rng;
 use weir_model::entry::{ControllersEntry, Vni};
+use weir_model::event::{Event, EventBody, Mutation, SourceId, Transaction, Wanted};
+use weir_model::resource::{Kind, ResourceId};
 use weir_model::signed::{GroupKey, GroupSignature, MemberSignature, Signature, SignedHeader};
 use weir_model::{Change, Entry, Key, Label, Update, Version};
 use weir_trust::batch::{Verifier, prepare_batch};
 use weir_trust::endorsement::endorse;
 use weir_trust::identity::{Context, KeyPair, verify};
+use weir_trust::said::{digest, is_signed_by, sign_said};
 use weir_trust::threshold::{
     Dealer, GroupPublic, GroupVerifier, Ledger, MemberSecret, Player, Round, ShareSignature, combine,
     threshold,
@@ -254,8 +259,37 @@ fn make_group(count: u32, figures: &mut Figures, rng: &mut Rng) -> Result<Group,
     Ok(Group { public, secrets, identities })
 }
 
+/// The check of an operator's request that changes so many resources, and the digest by which a copy is known.
+fn requests(figures: &mut Figures) -> Result<(), Failure> {
+    const CHECKS: usize = 100;
+    let key = KeyPair::from_seed(&[7; 32]);
+    let source = SourceId::of_operator(&label());
+    for resources in [1, 100] {
+        let id = ResourceId { kind: Kind::Endpoint, network: Some(label()), name: label() };
+        let mutation = Mutation { id, expected: None, wanted: Wanted::Document("x".repeat(300)) };
+        let transaction = Transaction { mutations: vec![mutation; resources], replace_all: false };
+        let event = Event { source: source.clone(), sequence: 1, body: EventBody::Intent(transaction) };
+        let said = sign_said(&key, &label(), event, (1, 2));
+        let metric = format!("request {resources}");
+        for _ in 0..ROUNDS {
+            let check =
+                || is_signed_by(&[key.public()], &label(), &said) && digest(&label(), &said) != [0; 32];
+            if !figures.time(&metric, "weir", || (0..CHECKS).all(|_| check())) {
+                return Err("a signature does not verify".into());
+            }
+        }
+        let us = figures.median(&metric, "weir") / CHECKS as f64;
+        println!("RESULT trust request_check_resources{resources} weir={us:.1}us");
+    }
+    Ok(())
+}
+
 fn main() -> Result<(), Failure> {
     let mut figures = Figures::default();
+    requests(&mut figures)?;
+    if std::env::args().nth(1).as_deref() == Some("requests") {
+        return Ok(());
+    }
     let mut rng = Rng::new(1);
     let mut groups = Vec::new();
     for count in [4, 7, 10] {

@@ -9,6 +9,7 @@ use crate::identity::{
     KeyPair, sign_acks, sign_event, sign_fetch, sign_rotation, sign_settled, verify_event, verify_rotation,
     verify_settled,
 };
+use crate::said::{sign_joined_by, sign_said, verify_joined_by, verify_said};
 use crate::threshold::{Dealer, GroupPublic, Player, Round, simulation};
 use sha2::{Digest as _, Sha256};
 use std::net::IpAddr;
@@ -18,13 +19,15 @@ use weir_model::entry::{
     ControllersEntry, GatewayEntry, LocationEntry, NetworkEntry, PolicyEntry, PortEntry, RouteEntry,
     RouteHop, Rule, ServiceEntry, SubnetEntry, TurnEntry, UnderlaysEntry, VirtualEntry, Vni,
 };
-use weir_model::event::{Event, EventBody, Role, SourceId, TurnUse, Usage, UsageReport};
-use weir_model::identity::IdentityEvent;
+use weir_model::event::{ActuatorFacts, Event, EventBody, Role, SourceId, TurnUse, Usage, UsageReport};
+use weir_model::identity::{IdentityEvent, TokenChange};
+use weir_model::operator::{OperatorChange, OperatorFacts, OperatorRole};
 use weir_model::packet_in::{PacketIn, PacketInReport, Why};
 use weir_model::plane::{PlaneOrder, PlaneReport};
 use weir_model::resource::{
     Action, DhcpOptions, Direction, Encapsulation, Peer, PortRange, PortState, Protocol,
 };
+use weir_model::said::Said;
 use weir_model::session::{PROTOCOL, PROTOCOL_MIN, StateDigest, ToActuator, ToController};
 use weir_model::signed::{GroupSignature, HeaderEndorsement, MemberSignature, SignedUpdates};
 use weir_model::{Change, Entry, Key, Label, Update, Version};
@@ -452,4 +455,70 @@ fn endorsed_batches_and_their_controllers_keep_their_bytes() {
         hash(&encode_frame(&ToActuator::Endorsement(one)).unwrap()),
     ];
     assert_eq!(hashes, ["f840b7d28f680c28", "09bbc9b7343c27d2", "f1ca2f561116a15c"]);
+}
+
+/// What people order, and what lets an actuator join by their word.
+#[test]
+fn requests_of_operators_keep_their_bytes() {
+    let (domain, key) = (label("prod"), KeyPair::from_seed(&[2; 32]));
+    let author = SourceId::of_operator(&label("anna"));
+    let body = EventBody::Removed { actuator: label("h1") };
+    let event = Event { source: author.clone(), sequence: Said::number_at(1_700_000_000_000), body };
+    let times_ms = (1_700_000_000_000, 1_700_000_060_000);
+    let said = sign_said(&key, &domain, event, times_ms);
+    assert_eq!(verify_said(&key.public(), &domain, &said), Ok(()));
+    assert_eq!(verify_said(&key.public(), &label("other"), &said), Err(TrustError::BadSignature));
+    for change in 0..6 {
+        let mut changed = said.clone();
+        match change {
+            0 => changed.event.source.0.push('x'),
+            1 => changed.event.sequence += 1,
+            2 => changed.made_ms += 1,
+            3 => changed.until_ms += 1,
+            4 => changed.event.body = EventBody::Removed { actuator: label("h2") },
+            _ => changed.signature.s[0] ^= 1,
+        }
+        assert_eq!(verify_said(&key.public(), &domain, &changed), Err(TrustError::BadSignature), "{change}");
+    }
+    let underlay = address("192.0.2.1");
+    let facts = ActuatorFacts { name: label("h1"), role: Role::Host, identity: [3; 32], underlay };
+    let joined = sign_joined_by(&key, &domain, [4; 16], [5; 32], facts.clone());
+    assert_eq!(verify_joined_by(&key.public(), &domain, &joined), Ok(()));
+    assert_eq!(verify_joined_by(&key.public(), &label("other"), &joined), Err(TrustError::BadSignature));
+    for change in 0..6 {
+        let mut changed = joined.clone();
+        match change {
+            0 => changed.facts.name = label("h2"),
+            1 => changed.facts.role = Role::Gateway,
+            2 => changed.facts.identity[0] ^= 1,
+            3 => changed.facts.underlay = address("192.0.2.2"),
+            4 => changed.token[0] ^= 1,
+            _ => changed.authority[0] ^= 1,
+        }
+        let wrong = verify_joined_by(&key.public(), &domain, &changed);
+        assert_eq!(wrong, Err(TrustError::BadSignature), "{change}");
+    }
+    let admin = OperatorFacts { role: OperatorRole::Admin, keys: vec![key.public()] };
+    let changes = [
+        OperatorChange::Added(admin.clone()),
+        OperatorChange::Changed(OperatorFacts { role: OperatorRole::Operator, ..admin.clone() }),
+        OperatorChange::Removed,
+        OperatorChange::Founded([(label("anna"), admin)].into()),
+    ];
+    let changes = changes.map(|change| IdentityEvent::Operator { whose: author.clone(), change });
+    let made = TokenChange::MadeWithKey {
+        role: Role::Host,
+        until_s: 1_800_000_000,
+        underlay: Some("192.0.2.0/24".parse().unwrap()),
+        key: key.public(),
+    };
+    let whose = SourceId::of_actuator(&label("h1"));
+    let token = IdentityEvent::Token { whose, id: [4; 16], change: made };
+    let hashes = [
+        hash(&encode(&EventBody::Said(Box::new(said)))),
+        hash(&encode(&EventBody::JoinedBy(Box::new(joined)))),
+        hash(&encode(&changes)),
+        hash(&encode(&token)),
+    ];
+    assert_eq!(hashes, ["79e8e474e71105f2", "7256d67c271cb246", "a70675fa7f708aef", "d4f07c8de047aa90"]);
 }

@@ -38,6 +38,10 @@ pub enum Context {
     Endorsement,
     /// Whoever joins has the key that it names.
     Join,
+    /// A person's request.
+    Said,
+    /// Whoever has a join token lets an actuator join.
+    JoinedBy,
 }
 
 impl Context {
@@ -54,6 +58,8 @@ impl Context {
             Context::Settled => b"weir/settled/1\0",
             Context::Endorsement => b"weir/endorsement/1\0",
             Context::Join => b"weir/join/1\0",
+            Context::Said => b"weir/said/1\0",
+            Context::JoinedBy => b"weir/joined-by/1\0",
         }
     }
 }
@@ -242,7 +248,7 @@ pub fn verify_rotation(domain: &Label, rotation: &Rotation) -> Result<(), TrustE
 
 /// What whoever joins signs with the key that is to be its identity: all that it asks, for one domain's authority.
 fn join_message(ca_fingerprint: &str, request: &JoinRequest) -> Vec<u8> {
-    let JoinRequest { name, role, csr_pem, identity, underlay, secret, proof: _ } = request;
+    let JoinRequest { name, role, csr_pem, identity, underlay, secret, proof: _, by_token: _ } = request;
     let hash = |text: &str| -> [u8; 32] { Sha256::digest(text).into() };
     let asked = (name, role, hash(csr_pem), identity, underlay, hash(secret));
     weir_base::codec::encode(&(ca_fingerprint.to_ascii_lowercase(), asked))

@@ -30,13 +30,14 @@ use std::path::Path;
 use std::time::SystemTime;
 use weir_base::file::replace;
 use weir_model::Label;
-use weir_model::event::Role;
+use weir_model::event::{ActuatorFacts, Role};
 use weir_model::join::{
     AUTHORITY_FILE, CERTIFICATE_FILE, IDENTITY_FILE, JOIN_PATH, JOIN_TOKEN_BYTES_MAX, JOIN_TOKEN_PREFIX,
     JoinRequest, JoinResponse, JoinToken, KEY_FILE, TRUST_FILE, TrustFile, from_hex, to_hex,
 };
 use weir_model::signed::GroupKey;
 use weir_trust::identity::{KeyPair, sign_join};
+use weir_trust::said::sign_joined_by;
 use zeroize::Zeroizing;
 
 /// File of what the agent learned by joining, in the state directory.
@@ -107,6 +108,17 @@ pub fn parse_token(text: &str) -> Result<JoinToken, AgentError> {
     if token.controllers.is_empty() {
         return Err(wrong("it names no controller"));
     }
+    match (&token.key, &token.domain) {
+        (None, _) => {}
+        (Some(_), None) => return Err(wrong("it has a key and names no domain")),
+        (Some(key), Some(_)) if from_hex::<32>(key).is_none() => {
+            return Err(wrong("key is not 64 hex digits"));
+        }
+        (Some(_), Some(_)) if token.id().is_none() => {
+            return Err(wrong("it has a key, and its secret does not begin with the token's name"));
+        }
+        (Some(_), Some(_)) => {}
+    }
     for address in &token.controllers {
         http::parse_base(address).map_err(|reason| AgentError::Token(format!("controllers: {reason}")))?;
     }
@@ -175,6 +187,20 @@ pub fn identity(state_dir: &Path) -> Result<KeyPair, AgentError> {
     Ok(KeyPair::from_seed(&seed))
 }
 
+/// The word of the token's key that the asker joins, which each controller checks for itself; empty where the token has no key.
+fn by_token(token: &JoinToken, applicant: &Applicant, identity: [u8; 32]) -> String {
+    let read = |token: &JoinToken| {
+        let seed = from_hex::<32>(token.key.as_ref()?).map(Zeroizing::new)?;
+        Some((KeyPair::from_seed(&seed), token.domain.clone()?, token.id()?))
+    };
+    let authority = from_hex::<32>(&token.ca_fingerprint);
+    let (Some((key, domain, id)), Some(authority)) = (read(token), authority) else { return String::new() };
+    let Applicant { name, role, underlay } = applicant.clone();
+    let joined =
+        sign_joined_by(&key, &domain, id, authority, ActuatorFacts { name, role, identity, underlay });
+    to_hex(&[joined.signature.r, joined.signature.s].concat())
+}
+
 /// Joins. A member does so again with `again`, or when its certificate is over.
 ///
 /// # Errors
@@ -215,6 +241,7 @@ pub async fn join(
         underlay: applicant.underlay,
         secret: token.secret.clone(),
         proof: String::new(),
+        by_token: by_token(&token, applicant, keys.identity.public()),
     };
     let proof = sign_join(&keys.identity, &token.ca_fingerprint, &request);
     request.proof = to_hex(&[proof.r, proof.s].concat());

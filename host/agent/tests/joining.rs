@@ -61,6 +61,8 @@ impl Api {
             ca_fingerprint: authority.fingerprint(),
             secret: "let-me-in".into(),
             controllers: vec![format!("https://{}", self.address)],
+            domain: None,
+            key: None,
         })
     }
 }
@@ -204,6 +206,8 @@ async fn a_silent_controller_is_passed_over() {
         ca_fingerprint: authority.fingerprint(),
         secret: "x".into(),
         controllers: vec![format!("https://{closed}"), format!("https://{}/", api.address)],
+        domain: None,
+        key: None,
     });
     let state = tempfile::tempdir().unwrap();
     assert!(matches!(join(state.path(), &applicant(), &token, false).await, Ok(Joined::Now(_))));
@@ -215,6 +219,8 @@ fn wrong_tokens_are_told_without_repeating_them() {
         ca_fingerprint: "ab".repeat(32),
         secret: "hush".into(),
         controllers: vec!["https://192.0.2.1:7443".into()],
+        domain: None,
+        key: None,
     };
     assert_eq!(parse_token(&format!(" {}\n", format_token(&good))).unwrap(), good);
     let with = |change: fn(&mut JoinToken)| {
@@ -229,6 +235,15 @@ fn wrong_tokens_are_told_without_repeating_them() {
         (parse_token(&"w".repeat(10_000)).unwrap_err().to_string(), "longer than"),
         (with(|t| t.ca_fingerprint.truncate(10)), "ca_fingerprint is not 64 hex digits"),
         (with(|t| t.secret.clear()), "secret is empty"),
+        (with(|t| t.key = Some("hush".into())), "names no domain"),
+        (
+            with(|t| (t.key, t.domain) = (Some("hush".into()), Label::new("d").ok())),
+            "key is not 64 hex digits",
+        ),
+        (
+            with(|t| (t.key, t.domain) = (Some("ab".repeat(32)), Label::new("d").ok())),
+            "does not begin with the token's name",
+        ),
         (with(|t| t.controllers.clear()), "names no controller"),
         (with(|t| t.controllers = vec!["http://192.0.2.1:80".into()]), "use https://host:port"),
     ];

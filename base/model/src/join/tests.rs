@@ -21,7 +21,12 @@ fn secrets_are_not_printed() {
         controllers: vec![],
     };
     assert!(!format!("{response:?}").contains("5ec2e7"));
-    let token =
-        JoinToken { ca_fingerprint: "bb".repeat(32), secret: "5ec2e7".into(), controllers: vec!["c".into()] };
+    let token = JoinToken {
+        ca_fingerprint: "bb".repeat(32),
+        secret: "5ec2e7".into(),
+        controllers: vec!["c".into()],
+        domain: None,
+        key: Some("5ec2e7".repeat(10)),
+    };
     assert!(!format!("{token:?}").contains("5ec2e7"));
 }

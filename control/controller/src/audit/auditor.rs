@@ -9,12 +9,15 @@ use std::collections::BTreeMap;
 use weir_base::codec::encode;
 use weir_model::event::{EventBody, SourceId};
 use weir_model::identity::IdentityEvent;
+use weir_model::operator::OperatorChange;
+use weir_model::said::Said;
 use weir_model::signed::{BatchHeader, Digest, GroupKey, GroupSignature, SignedAcks};
 use weir_model::{Label, Update};
 use weir_trust::TrustError;
 use weir_trust::batch::HeaderVerifier;
 use weir_trust::identity::{verify_acks, verify_digested_event, verify_rotation};
 use weir_trust::merkle::{Tree, leaf_hash};
+use weir_trust::said::is_signed_by;
 
 /// Findings that are kept, the first ones; all are counted.
 pub const FINDINGS_MAX: usize = 1_000;
@@ -57,6 +60,10 @@ pub struct Checked {
     pub head: LinkHash,
     /// Events whose source's signature verifies.
     pub events: u64,
+    /// Requests of operators whose author's signature verifies.
+    pub requests: u64,
+    /// Requests of operators whose keys the chain does not tell.
+    pub requests_unchecked: u64,
     /// Events of sources whose key the chain does not tell: their `Joined` is older than its first link.
     pub events_unchecked: u64,
     /// Batches whose updates hash to the root that the group signs.
@@ -262,13 +269,53 @@ impl Auditor {
     /// Takes in whose key an event changed.
     fn changes_keys(&mut self, number: u64, event: &EventRecord) {
         let (Body::Whole(body), Ended::Decided(_)) = (&event.body, &event.ended) else { return };
+        let body = match body {
+            EventBody::Said(said) => {
+                self.request(number, said);
+                said.body()
+            }
+            body => body,
+        };
         match body {
             EventBody::Joined(facts) => {
                 self.keys.insert(SourceId::of_actuator(&facts.name), vec![facts.identity]);
             }
+            EventBody::JoinedBy(by) => {
+                self.keys.insert(SourceId::of_actuator(&by.facts.name), vec![by.facts.identity]);
+            }
             EventBody::Removed { actuator } => drop(self.keys.remove(&SourceId::of_actuator(actuator))),
             EventBody::Identity(about) => self.identity(number, about),
             _ => {}
+        }
+    }
+
+    /// A request that was decided has its author's signature.
+    fn request(&mut self, number: u64, said: &Said) {
+        let keys = self.keys.get(said.author());
+        match keys.zip(self.domain.as_ref()).map(|(keys, domain)| is_signed_by(keys, domain, said)) {
+            Some(true) => self.checked.requests += 1,
+            None => self.checked.requests_unchecked += 1,
+            Some(false) => {
+                let (author, request) = (&said.author().0, said.number());
+                let what =
+                    format!("request {request} of {author} was decided, and is not signed by its author");
+                self.finding(number, what);
+            }
+        }
+    }
+
+    fn operator(&mut self, whose: &SourceId, change: &OperatorChange) {
+        match change {
+            OperatorChange::Added(facts) | OperatorChange::Changed(facts) => {
+                self.keys.insert(whose.clone(), facts.keys.clone());
+            }
+            OperatorChange::Removed => drop(self.keys.remove(whose)),
+            // In force when enough controllers have said it; what they said before is not.
+            OperatorChange::Founded(founders) => {
+                let named = founders.iter();
+                self.keys
+                    .extend(named.map(|(name, facts)| (SourceId::of_operator(name), facts.keys.clone())));
+            }
         }
     }
 
@@ -294,6 +341,7 @@ impl Auditor {
                     keys.push(*key);
                 }
             }
+            IdentityEvent::Operator { whose, change } => self.operator(whose, change),
             IdentityEvent::Certified { .. } | IdentityEvent::Revoked { .. } | IdentityEvent::Token { .. } => {
             }
         }

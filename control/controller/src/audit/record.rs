@@ -129,6 +129,16 @@ pub enum Wrong {
     },
     /// It sent another member what no honest member sends, such as votes that exclude each other, and that one cut it off.
     CutOff,
+    /// It ordered what is an operator's to order, and no operator signed it: by its own word, or with a signature that is not the
+    /// author's. The event in the chain has the controller's signature.
+    Ordered {
+        /// What kind of event.
+        kind: String,
+        /// Its number for it.
+        sequence: u64,
+        /// Why it was dropped.
+        reason: String,
+    },
 }
 
 /// Whether the `count`th time of something is recorded.
@@ -267,6 +277,8 @@ pub fn kind_of(body: &EventBody) -> &'static str {
         EventBody::Speaks { .. } => "speaks",
         EventBody::Order(_) => "order",
         EventBody::Report(_) => "report",
+        EventBody::Said(said) => kind_of(said.body()),
+        EventBody::JoinedBy(_) => "joined",
     }
 }
 

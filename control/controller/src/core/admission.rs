@@ -3,7 +3,9 @@
 //!
 //! Registered are the controllers, by configuration, with the keys of their identities; and every actuator
 //! that joined, with the identity that it joined with. Changes of keys, and revocations, are events themselves (`identities`). A controller may say everything: its API speaks for
-//! those whom it has authenticated. An actuator may tell of itself only what it saw. A plane of an actuator is a source with the keys of
+//! those whom it has authenticated. But once the domain has operators ([`operators`](super::operators)), what is an operator's to order is
+//! taken only with an operator's signature, and what is an actuator's to tell only from that; who may say what is in
+//! [`weir_model::said`]. An actuator may tell of itself only what it saw. A plane of an actuator is a source with the keys of
 //! that actuator, and may only report of itself.
 //!
 //! This is asked twice, and each time over all that the answer depends on:
@@ -18,6 +20,7 @@ pub use super::sources::{SourceKeys, Unauthentic};
 use weir_model::Label;
 use weir_model::event::{EventBody, SignedEvent};
 use weir_model::plane::PlaneReport;
+use weir_model::said::{Word, word_of};
 use weir_trust::identity::verify_event;
 
 /// What was dropped, by reason.
@@ -33,6 +36,18 @@ pub struct UnauthenticCounters {
     pub revoked: u64,
     /// Events signed with a key that was replaced.
     pub replaced: u64,
+    /// What is an operator's to order, of controllers, without an operator's signature.
+    pub unsigned: u64,
+    /// Requests of who is no operator.
+    pub no_operator: u64,
+    /// Requests, and joins by a token, that are not signed by who is said to say them.
+    pub forged: u64,
+    /// Requests that their author's role may not order.
+    pub beyond_role: u64,
+    /// Requests that are over, or good for too long.
+    pub not_in_time: u64,
+    /// Requests under a number that was used.
+    pub number_used: u64,
 }
 
 impl UnauthenticCounters {
@@ -44,15 +59,26 @@ impl UnauthenticCounters {
             Unauthentic::NotItsOwn => self.not_its_own += 1,
             Unauthentic::Revoked => self.revoked += 1,
             Unauthentic::Replaced => self.replaced += 1,
+            Unauthentic::Unsigned => self.unsigned += 1,
+            Unauthentic::NoOperator => self.no_operator += 1,
+            Unauthentic::Forged => self.forged += 1,
+            Unauthentic::BeyondRole => self.beyond_role += 1,
+            Unauthentic::NotInTime => self.not_in_time += 1,
+            Unauthentic::NumberUsed => self.number_used += 1,
         }
     }
 }
 
-/// Whether an event may be decided on.
+/// Whether an event may be decided on, at this wall time, milliseconds of the Unix epoch; 0: none is known.
 ///
 /// # Errors
 /// Why it is to be dropped.
-pub fn admit(domain: &Label, known: Registered<'_>, signed: &SignedEvent) -> Result<(), Unauthentic> {
+pub fn admit(
+    domain: &Label,
+    known: Registered<'_>,
+    wall_ms: u64,
+    signed: &SignedEvent,
+) -> Result<(), Unauthentic> {
     let event = &signed.event;
     let keys = known.keys_of(&event.source)?;
     if let Some((actuator, plane)) = event.source.plane() {
@@ -67,8 +93,25 @@ pub fn admit(domain: &Label, known: Registered<'_>, signed: &SignedEvent) -> Res
             return Err(Unauthentic::NotItsOwn);
         }
     }
-    match keys.iter().any(|public| verify_event(public, domain, signed).is_ok()) {
-        true => Ok(()),
-        false => Err(Unauthentic::BadSignature),
+    if !keys.iter().any(|public| verify_event(public, domain, signed).is_ok()) {
+        return Err(Unauthentic::BadSignature);
+    }
+    // Behind the signature: who is told to have ordered it has.
+    if known.operators.in_force() && known.is_configured(&event.source) {
+        controller_may_say(known, &event.body)?;
+    }
+    match &event.body {
+        EventBody::Said(said) => known.operators.admit(domain, wall_ms, said),
+        _ => Ok(()),
+    }
+}
+
+/// Whether a controller may say something by its own word, where operators sign what they order.
+pub(super) fn controller_may_say(known: Registered<'_>, body: &EventBody) -> Result<(), Unauthentic> {
+    match (word_of(body), body) {
+        (Word::Controller, _) => Ok(()),
+        (Word::Known, EventBody::Joined(facts)) if known.joined.get(&facts.name) == Some(facts) => Ok(()),
+        (Word::Actuator, _) => Err(Unauthentic::NotItsOwn),
+        (Word::Operator(_) | Word::Known | Word::Nobody, _) => Err(Unauthentic::Unsigned),
     }
 }

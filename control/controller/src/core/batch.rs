@@ -2,6 +2,7 @@
 //! come first is first.
 
 use super::keys::KeyStep;
+use super::operators::awaited;
 use crate::Error;
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeSet, HashMap, HashSet};
@@ -198,15 +199,21 @@ fn break_circle(
 }
 
 /// Whether a batch can be decided on and says no time after `latest_ms`: what a replica that believes no proposer would have
-/// ordered. `is_right` says whether a correction, its wall time and its ordered time, is what clocks say.
-pub fn is_reasonable(bytes: &[u8], latest_ms: u64, is_right: impl Fn(u64, u64) -> bool) -> bool {
+/// ordered. `is_right` says whether a correction, its wall time and its ordered time, is what clocks say; `awaits_operators`, whether
+/// settings name operators and the order does not yet: then nothing that is an operator's to order comes before them.
+pub fn is_reasonable(
+    bytes: &[u8],
+    latest_ms: u64,
+    is_right: impl Fn(u64, u64) -> bool,
+    awaits_operators: bool,
+) -> bool {
     let reasonable = |item: &Item| match item {
         Item::Event { now_ms, event } => {
             let right = match event.event.body {
                 EventBody::Clock { wall_ms } => is_right(wall_ms, *now_ms),
                 _ => true,
             };
-            right && *now_ms <= latest_ms
+            right && *now_ms <= latest_ms && !(awaits_operators && awaited(&event.event.body))
         }
         Item::Repair { now_ms, .. } | Item::Operations { now_ms, .. } | Item::Keys { now_ms, .. } => {
             *now_ms <= latest_ms

@@ -20,6 +20,11 @@ pub(super) fn wall_ms(view: &View<'_>, ordered_ms: u64) -> u64 {
     if ordered_ms == 0 { 0 } else { ordered_ms.saturating_add_signed(difference_ms.unwrap_or_default()) }
 }
 
+/// The same of a store.
+pub fn wall_of(store: &Store, ordered_ms: u64) -> u64 {
+    if ordered_ms == 0 { 0 } else { ordered_ms.saturating_add_signed(difference_ms(store)) }
+}
+
 /// Takes a correction in.
 pub(super) fn decide(view: &mut View<'_>, now_ms: u64, event: &Event) -> Result<(), Rejection> {
     let EventBody::Clock { wall_ms } = event.body else { return Ok(()) };

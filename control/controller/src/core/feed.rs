@@ -8,7 +8,9 @@
 use super::clock::CLOCK_TABLE;
 use super::dedup::DEDUP_TABLE;
 use super::identities::IDENTITIES_TABLE;
-use super::tokens::{RULES_TABLE, TOKENS_TABLE};
+use super::operators::{OPERATORS_TABLE, REQUESTS_TABLE};
+use super::since::RULES_TABLE;
+use super::tokens::{TOKEN_KEYS_TABLE, TOKENS_TABLE};
 use crate::Error;
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -21,7 +23,16 @@ pub type CommittedChange = weir_store::Change;
 
 /// The change of an event.
 pub(crate) fn committed(version: Version, now_ms: u64, writes: &[Changed]) -> CommittedChange {
-    let own = [DEDUP_TABLE, IDENTITIES_TABLE, CLOCK_TABLE, TOKENS_TABLE, RULES_TABLE];
+    let own = [
+        DEDUP_TABLE,
+        IDENTITIES_TABLE,
+        CLOCK_TABLE,
+        TOKENS_TABLE,
+        TOKEN_KEYS_TABLE,
+        RULES_TABLE,
+        OPERATORS_TABLE,
+        REQUESTS_TABLE,
+    ];
     let writes = writes.iter().filter(|write| !own.contains(&&*write.table)).cloned().collect();
     CommittedChange { version, now_ms, writes, dropped: None }
 }

@@ -11,6 +11,8 @@
 //! - What one controller says about another one counts only when as many say so as cannot all lie: `believes_one` says whether one
 //!   is enough (a group that survives crashes only).
 
+use super::operators::{self, By, Operators};
+use super::since::Rule;
 use super::sources::{SourceKeys, Unauthentic};
 use super::tokens;
 use serde::{Deserialize, Serialize};
@@ -106,6 +108,8 @@ pub struct Registered<'a> {
     pub joined: &'a BTreeMap<Label, ActuatorFacts>,
     /// What the order says.
     pub identities: &'a Identities,
+    /// Whose requests are taken.
+    pub operators: &'a Operators,
 }
 
 impl Registered<'_> {
@@ -272,7 +276,7 @@ fn joined(
             "it has joined with another key: it changes that itself, or is forgotten first",
         ));
     }
-    if tokens::underlays_are_apart(view) {
+    if Rule::UnderlaysApart.holds(view) {
         has_its_own_address(known, facts).map_err(|problem| refused(&source, problem))?;
     }
     let Some(row) = row else { return Ok(None) };
@@ -352,13 +356,18 @@ impl Decision<'_> {
         if let IdentityEvent::Token { id, change, .. } = about {
             return tokens::decide(view, self.now_ms, whose, id, change).map(|()| None);
         }
+        if let IdentityEvent::Operator { change, .. } = about {
+            let controllers = (!self.believes_one).then(|| self.known.controllers());
+            let by = By { source: by, controllers, now_ms: self.now_ms };
+            return operators::decide(view, &by, whose, change).map(|()| Some(whose.clone()));
+        }
         if let IdentityEvent::Revoked { .. } = about {
             tokens::void_all(view, self.now_ms, whose)?;
         }
         let work = Work::of(view, whose);
         match about {
-            // It is decided above: it changes no row.
-            IdentityEvent::Token { .. } => work.put(),
+            // They are decided above: they change no row.
+            IdentityEvent::Token { .. } | IdentityEvent::Operator { .. } => work.put(),
             IdentityEvent::Certified { key, until_s, .. } => self.certified(work, *key, *until_s),
             IdentityEvent::Rotated(rotation) => {
                 verify_rotation(self.domain, rotation)

@@ -12,7 +12,8 @@
 //! - The store, what is desired, and every signature are functions of the order (and, when they begin
 //!   from one, of a snapshot). So a replay makes the same bytes.
 //! - Only what was decided in the order is signed; repairs are ordered too.
-//! - An event changes something only with the signature of a registered source over it (`admission`).
+//! - An event changes something only with the signature of a registered source over it (`admission`); what is an operator's to
+//!   order, where there are operators, only with an operator's (`operators`).
 //! - An event with the source and number of one before it changes nothing and gets its answer.
 //! - Ordered time never goes back, whatever the proposers' clocks say; a correction changes what wall time is, not it ([`clock`]).
 //! - Acks count only with the signature of the identity that the actuator joined with.
@@ -29,14 +30,17 @@
 pub mod admission;
 mod batch;
 pub mod clock;
+mod decide;
 mod dedup;
 mod feed;
 mod header;
 pub mod identities;
 pub mod keys;
+pub mod operators;
 mod outbox;
 mod rules;
 pub mod scheduler;
+mod since;
 mod snapshot;
 mod sources;
 mod step;
@@ -45,6 +49,7 @@ mod tests;
 pub mod tokens;
 
 pub use batch::{Item, decode_batch, is_reasonable};
+pub use decide::dry_run;
 pub use dedup::{CELLS_MAX, DEDUP_TABLE, WINDOW, was_decided};
 pub use feed::{CommittedChange, Feed, FeedSettings, Wanted};
 pub use header::{BatchName, DecidedHeader};
@@ -53,22 +58,18 @@ pub use rules::{RULES, marker};
 pub use snapshot::CoreSnapshot;
 pub use step::{CoreCounters, CoreSettings, Input, Outcome, Output, Signer};
 
-use admission::{SourceKeys, Unauthentic, admit};
-use dedup::Seen;
+use admission::{SourceKeys, Unauthentic};
 use identities::{Identities, Registered};
 use keys::GroupKeys;
+use operators::Operators;
 use scheduler::{Held, Scheduler, continues_at};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use weir_base::codec::encoded_bytes;
-use weir_model::domain::{DomainEvent, statement_of};
 use weir_model::entry::ControllersEntry;
-use weir_model::event::{ActuatorFacts, Event, EventBody, SignedEvent, SourceId};
-use weir_model::identity::IdentityEvent;
+use weir_model::event::{ActuatorFacts, Event, SourceId};
 use weir_model::signed::{PATH_MAX, ProvenUpdate, SignedAcks};
 use weir_model::{Change, Dependency, Entry, Key, Label, Plan, PlannedUpdate, Update, Version, edges};
-use weir_store::access::Identity;
-use weir_store::name::namespace_of;
 use weir_store::{App, Meter, Registry, Rejection, Store};
 use weir_trust::batch::{prepare_batch, sign_batch};
 use weir_trust::identity::verify_acks;
@@ -87,6 +88,7 @@ pub struct Core {
     keys: SourceKeys,
     believes_one: bool,
     identities: Arc<Identities>,
+    operators: Arc<Operators>,
     /// Frames of acks that did not count, by actuator; not a function of the order.
     forged: BTreeMap<Label, u64>,
     signer: Signer,
@@ -123,6 +125,7 @@ impl Core {
             keys: settings.keys,
             believes_one: settings.believes_one,
             identities: Arc::default(),
+            operators: Arc::default(),
             forged: BTreeMap::new(),
             signer: signer.into(),
             group_keys: Arc::default(),
@@ -217,8 +220,18 @@ impl Core {
         &self.identities
     }
 
+    /// Whose requests are taken.
+    pub fn operators(&self) -> &Arc<Operators> {
+        &self.operators
+    }
+
     fn registered(&self) -> Registered<'_> {
-        Registered { keys: &self.keys, joined: &self.joined, identities: &self.identities }
+        Registered {
+            keys: &self.keys,
+            joined: &self.joined,
+            identities: &self.identities,
+            operators: &self.operators,
+        }
     }
 
     /// The scheduler, to look at.
@@ -334,129 +347,6 @@ impl Core {
         let change = now.map_or(Change::Delete, |now| Change::Put(Entry::Controllers(now)));
         planned.extend(self.joined.keys().map(|actuator| controllers(actuator, version, change.clone())));
         self.store.commit(version, Vec::new());
-    }
-
-    fn decide(
-        &mut self,
-        signed: &SignedEvent,
-        planned: &mut Vec<PlannedUpdate>,
-        out: &mut Vec<Output>,
-    ) -> Outcome {
-        if let Err(reason) = admit(&self.domain, self.registered(), signed) {
-            self.counters.unauthentic.count(reason);
-            tracing::warn!(source = %signed.event.source.0, %reason, "an ordered event is dropped");
-            return Outcome::Unauthentic(reason);
-        }
-        let event = &signed.event;
-        if event.source == self.source {
-            self.own_sequence = self.own_sequence.max(event.sequence);
-        }
-        match dedup::seen(&self.store, event) {
-            Seen::Never => {}
-            Seen::At(version) => {
-                self.counters.duplicates += 1;
-                return Outcome::Duplicate(version);
-            }
-            Seen::TooOld => {
-                self.counters.duplicates += 1;
-                return Outcome::TooOld;
-            }
-        }
-        let version = Version(self.store.version().0 + 1);
-        let mut view = self.store.view();
-        let decided = plan(&mut view, &self.apps, version, self.now_ms, event).and_then(|plan| {
-            let context = (&self.domain, self.believes_one);
-            let changed = identities::decide(&mut view, self.registered(), context, self.now_ms, event)?;
-            clock::decide(&mut view, self.now_ms, event)?;
-            dedup::record(&mut view, event, version).map(|()| (plan, changed))
-        });
-        if let EventBody::Removed { actuator } = &event.body {
-            dedup::forget(&mut view, &SourceId::of_actuator(actuator));
-            dedup::forget_planes(&mut view, actuator);
-        }
-        let (plan, changed) = match decided {
-            Ok(decided) => decided,
-            Err(rejection) => {
-                self.counters.rejected += 1;
-                return Outcome::Rejected(rejection);
-            }
-        };
-        let writes = view.into_writes();
-        // The other side of this is where operations are carried out: clients write the other kind only.
-        debug_assert!(
-            writes.iter().all(|write| namespace_of(&write.table).is_none()),
-            "an app wrote a table of clients"
-        );
-        let change = feed::committed(version, self.now_ms, &writes);
-        self.store.commit(version, writes);
-        self.counters.committed += 1;
-        out.push(Output::Committed(Arc::new(change)));
-        planned.extend(plan.updates);
-        if let Some(source) = changed {
-            Arc::make_mut(&mut self.identities).changed(&self.store, &source);
-        }
-        self.membership(&event.body, planned, out);
-        Outcome::Committed(version)
-    }
-
-    /// Who joined and who is gone, as far as sending is concerned.
-    fn membership(&mut self, body: &EventBody, planned: &mut Vec<PlannedUpdate>, out: &mut Vec<Output>) {
-        match body {
-            EventBody::Joined(facts) => {
-                self.scheduler.add_target(&facts.name);
-                // Who was there before has it.
-                if let Some(now) =
-                    self.group_keys.controllers().filter(|_| !self.joined.contains_key(&facts.name))
-                {
-                    let change = Change::Put(Entry::Controllers(now));
-                    planned.push(controllers(&facts.name, self.store.version(), change));
-                }
-                let principal = Identity::actuator(facts.name.as_str()).principal();
-                self.principals.insert(principal, facts.name.clone());
-                Arc::make_mut(&mut self.joined).insert(facts.name.clone(), facts.clone());
-            }
-            EventBody::Removed { actuator } => {
-                planned.retain(|planned| {
-                    planned.update.target != *actuator || statement_of(&planned.update).is_some()
-                });
-                self.principals.remove(&Identity::actuator(actuator.as_str()).principal());
-                Arc::make_mut(&mut self.joined).remove(actuator);
-                self.forged.remove(actuator);
-                self.scheduler.remove_target(actuator, out);
-            }
-            EventBody::Identity(about) => self.identity(about, out),
-            EventBody::Domain(about) => match &**about {
-                DomainEvent::Heard { domain, through, .. } => self.outbox.taken(domain, *through),
-                DomainEvent::Forgotten { domain } => {
-                    planned
-                        .retain(|planned| statement_of(&planned.update).is_none_or(|(to, ..)| to != domain));
-                    self.outbox.forget(domain);
-                }
-                DomainEvent::Known(_) | DomainEvent::Controllers(_) | DomainEvent::Forwarded { .. } => {}
-            },
-            // Whatever else is said is the apps' alone.
-            _ => {}
-        }
-    }
-
-    /// What a change of keys, which was decided, means for sessions.
-    fn identity(&mut self, about: &IdentityEvent, out: &mut Vec<Output>) {
-        let name = about.whose().actuator().and_then(|name| Label::new(name).ok());
-        let Some(name) = name else { return };
-        match about {
-            IdentityEvent::Rotated(rotation) => {
-                if let Some(facts) = Arc::make_mut(&mut self.joined).get_mut(&name) {
-                    facts.identity = rotation.new;
-                }
-            }
-            IdentityEvent::Revoked { reason, .. } => {
-                self.scheduler.close(&name, &format!("it was revoked: {reason}"), out);
-            }
-            IdentityEvent::Certified { .. }
-            | IdentityEvent::Settled { .. }
-            | IdentityEvent::Introduced { .. }
-            | IdentityEvent::Token { .. } => {}
-        }
     }
 
     /// Decides keys of an actuator anew that cannot be mended by sending what is desired: a key that is
@@ -575,46 +465,6 @@ fn controllers(actuator: &Label, version: Version, change: Change) -> PlannedUpd
         update: Update { target, key, version, expected: Version::ZERO, change },
         after: Vec::new(),
     }
-}
-
-/// Lets every app decide on an event; the first rejection stands for all.
-fn plan(
-    view: &mut weir_store::View<'_>,
-    apps: &[SharedApp],
-    version: Version,
-    now_ms: u64,
-    event: &Event,
-) -> Result<Plan, Rejection> {
-    let mut plan = Plan::default();
-    for app in apps {
-        let decided = app.decide(view, version, now_ms, event)?;
-        for planned in &decided.plan.updates {
-            let update = &planned.update;
-            let bytes = encoded_bytes(update);
-            if bytes > UPDATE_BYTES_MAX {
-                let what = format!("update of {} for {}, bytes,", update.key, update.target);
-                return Err(Rejection::limit(&what, bytes, UPDATE_BYTES_MAX));
-            }
-            if update.version != version {
-                let problem = format!(
-                    "app '{}' planned it at {}, but the event is ordered at {version}",
-                    app.name(),
-                    update.version
-                );
-                return Err(Rejection::Reference { resource: update.key.to_string(), problem });
-            }
-        }
-        plan.updates.extend(decided.plan.updates);
-    }
-    Ok(plan)
-}
-
-/// What deciding on an event over a store would plan; the store stays as it is.
-///
-/// # Errors
-/// The [`Rejection`] that the event would get.
-pub fn dry_run(store: &Store, apps: &[SharedApp], now_ms: u64, event: &Event) -> Result<Plan, Rejection> {
-    plan(&mut store.view(), apps, Version(store.version().0 + 1), now_ms, event)
 }
 
 /// Deletes of a repair that belong together: the parts of something go before it.

@@ -12,6 +12,7 @@ use super::dedup;
 use super::header::DecidedHeader;
 use super::identities::Identities;
 use super::keys::{GroupKeys, KeptKeys};
+use super::operators::Operators;
 use super::outbox::Outbox;
 use super::scheduler::{Held, Scheduler, SchedulerSettings};
 use super::{Core, CoreSettings, SharedApp, Signer};
@@ -182,6 +183,7 @@ impl Core {
         self.rules = read.rules;
         self.name_principals();
         self.identities = Arc::new(Identities::of_store(&self.store));
+        self.operators = Arc::new(Operators::of_store(&self.store));
         self.scheduler.lead(leads, &mut Vec::new());
         Ok(())
     }

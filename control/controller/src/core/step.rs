@@ -251,6 +251,10 @@ pub struct CoreCounters {
     pub rejected: u64,
     /// Events that are not their source's.
     pub unauthentic: UnauthenticCounters,
+    /// Requests of operators decided.
+    pub requests: u64,
+    /// Requests that had been decided, handed on again.
+    pub requests_again: u64,
     /// Batches signed.
     pub signatures: u64,
     /// Updates replaced by a later one of the same batch before they were signed.

@@ -5,7 +5,7 @@ use crate::Error;
 use proptest::prelude::*;
 use weir_base::codec::encode;
 use weir_model::entry::Vni;
-use weir_model::event::{Role, Transaction, UsageReport};
+use weir_model::event::{EventBody, Role, SignedEvent, Transaction, UsageReport};
 use weir_model::plane::{PlaneOrder, PlaneReport};
 use weir_model::update::Reason;
 use weir_store::{Changed, Decision, View};

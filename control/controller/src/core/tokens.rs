@@ -9,20 +9,22 @@
 //! - Who is revoked or forgotten leaves no token of its name that is taken.
 
 use super::clock::wall_ms;
+use super::since::Rule;
+use super::sources::Unauthentic;
 use ipnet::IpNet;
 use serde::{Deserialize, Serialize};
 use weir_base::codec::{decode, encode};
 use weir_model::Label;
-use weir_model::event::{Role, SourceId};
+use weir_model::event::{ActuatorFacts, Role, SourceId};
 use weir_model::identity::{TokenChange, TokenId};
+use weir_model::said::JoinedBy;
 use weir_store::{Rejection, Store, View};
+use weir_trust::said::{is_key, verify_joined_by};
 
 /// Table of the tokens; the watch feed leaves it out.
 pub const TOKENS_TABLE: &str = "tokens";
-/// Table of rules that are in force from some entry of the order on, so that those before it are decided as they were.
-pub(super) const RULES_TABLE: &str = "rules";
-/// The rule that a joined actuator has an address of its own.
-const UNDERLAYS_APART: &[u8] = b"underlays-apart";
+/// Table of the keys of those that have one; the watch feed leaves it out.
+pub const TOKEN_KEYS_TABLE: &str = "token-keys";
 /// Most tokens that are known, those that are over included until room is needed.
 pub const TOKENS_MAX: usize = 4_096;
 /// Longest life of a token, seconds.
@@ -125,22 +127,35 @@ pub(super) fn decide(
     if known.as_ref().is_some_and(|known| known.whose != *whose) {
         return Err(refused(whose, "the join token is for another name"));
     }
+    let made = |role, until_s, underlay| TokenRow {
+        whose: whose.clone(),
+        role,
+        until_s,
+        underlay,
+        made_ms: now_ms,
+        state: TokenState::Open,
+    };
     let state = match (change, known) {
-        (TokenChange::Made { role, until_s, underlay }, None) => {
-            let made = TokenRow {
-                whose: whose.clone(),
-                role: *role,
-                until_s: *until_s,
-                underlay: *underlay,
-                made_ms: now_ms,
-                state: TokenState::Open,
-            };
-            return make(view, id, &made);
+        (TokenChange::Made { .. }, None) if Rule::SignedRequests.holds(view) => {
+            return Err(refused(whose, "in a domain whose operators sign, a join token has a key"));
         }
-        (TokenChange::Made { .. }, Some(_)) => {
+        (TokenChange::Made { role, until_s, underlay }, None) => {
+            return make(view, id, &made(*role, *until_s, *underlay));
+        }
+        (TokenChange::MadeWithKey { role, until_s, underlay, key }, None) => {
+            if !is_key(key) {
+                return Err(refused(whose, "the join token's key is not that of an ed25519 key pair"));
+            }
+            make(view, id, &made(*role, *until_s, *underlay))?;
+            return view.put(TOKEN_KEYS_TABLE, id, key.to_vec());
+        }
+        (TokenChange::Made { .. } | TokenChange::MadeWithKey { .. }, Some(_)) => {
             return Err(refused(whose, "there is such a join token already"));
         }
         (_, None) => return Err(refused(whose, "there is no such join token: 'weir token list' shows them")),
+        (TokenChange::Used { .. }, Some(_)) if view.get(TOKEN_KEYS_TABLE, id).is_some() => {
+            return Err(refused(whose, "who joins by this token signs with its key"));
+        }
         (TokenChange::Used { key }, Some(known)) => {
             known.takes(key, now_ms).map_err(|why| refused(whose, why))?;
             if known.state != TokenState::Open {
@@ -151,6 +166,52 @@ pub(super) fn decide(
         (TokenChange::Voided, Some(known)) => void(known, now_ms),
     };
     view.put(TOKENS_TABLE, id, encode(&state))
+}
+
+/// Whether a join carries the signature of its token's key.
+///
+/// # Errors
+/// [`Unauthentic::Forged`].
+pub(super) fn admits(store: &Store, domain: &Label, by: &JoinedBy) -> Result<(), Unauthentic> {
+    let key = store.get(TOKEN_KEYS_TABLE, &by.token).and_then(|cell| <[u8; 32]>::try_from(&*cell.value).ok());
+    match key.is_some_and(|key| verify_joined_by(&key, domain, by).is_ok()) {
+        true => Ok(()),
+        false => Err(Unauthentic::Forged),
+    }
+}
+
+/// Uses a token whose key signed a join. `known` is what the actuator told when it joined before.
+///
+/// A used token says nothing new: else whoever keeps a copy of a join could bring back what an actuator told once.
+pub(super) fn join(
+    view: &mut View<'_>,
+    known: Option<&ActuatorFacts>,
+    now_ms: u64,
+    by: &JoinedBy,
+) -> Result<(), Rejection> {
+    let (facts, now_ms) = (&by.facts, wall_ms(view, now_ms));
+    let whose = SourceId::of_actuator(&facts.name);
+    let token = row(view, &by.token);
+    let token =
+        token.ok_or_else(|| refused(&whose, "there is no such join token: 'weir token list' shows them"))?;
+    if token.whose != whose || token.role != facts.role {
+        return Err(refused(&whose, "the join token is for another name, or for the other role"));
+    }
+    if token.underlay.is_some_and(|prefix| !prefix.contains(&facts.underlay)) {
+        return Err(refused(&whose, "the join token does not allow this address on the underlay"));
+    }
+    token.takes(&facts.identity, now_ms).map_err(|why| refused(&whose, why))?;
+    match token.state {
+        TokenState::Open => {
+            let state = TokenState::Used { key: facts.identity, at_ms: now_ms };
+            view.put(TOKENS_TABLE, &by.token, encode(&TokenRow { state, ..token }))
+        }
+        _ if known == Some(facts) => Ok(()),
+        _ => Err(refused(
+            &whose,
+            "the join token was used already, and serves once: make a new one with 'weir token'",
+        )),
+    }
 }
 
 fn void(known: TokenRow, now_ms: u64) -> TokenRow {
@@ -176,6 +237,7 @@ fn make(view: &mut View<'_>, id: &TokenId, made: &TokenRow) -> Result<(), Reject
         for (key, value) in known {
             if decode::<TokenRow>(&value).is_ok_and(|row| row.until_s < now_s) {
                 view.delete(TOKENS_TABLE, &key);
+                view.delete(TOKEN_KEYS_TABLE, &key);
                 count -= 1;
             }
         }
@@ -184,15 +246,8 @@ fn make(view: &mut View<'_>, id: &TokenId, made: &TokenRow) -> Result<(), Reject
         return Err(Rejection::limit("join tokens", count + 1, TOKENS_MAX));
     }
     // Whoever makes tokens of this kind runs a release that keeps the rule.
-    if view.get(RULES_TABLE, UNDERLAYS_APART).is_none() {
-        view.put(RULES_TABLE, UNDERLAYS_APART, vec![1])?;
-    }
+    Rule::UnderlaysApart.put(view)?;
     view.put(TOKENS_TABLE, id, encode(made))
-}
-
-/// Whether every actuator that joins must have an address of its own.
-pub(super) fn underlays_are_apart(view: &View<'_>) -> bool {
-    view.get(RULES_TABLE, UNDERLAYS_APART).is_some()
 }
 
 /// Voids all tokens of a name.

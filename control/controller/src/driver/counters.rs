@@ -64,6 +64,13 @@ impl DriverCounters {
             Unauthentic::NotItsOwn => &self.intake_not_its_own,
             Unauthentic::Revoked => &self.refused.events_revoked,
             Unauthentic::Replaced => &self.intake_bad_signature,
+            // What only controllers say; they propose it themselves.
+            Unauthentic::Unsigned
+            | Unauthentic::NoOperator
+            | Unauthentic::Forged
+            | Unauthentic::BeyondRole
+            | Unauthentic::NotInTime
+            | Unauthentic::NumberUsed => &self.intake_not_its_own,
         };
         counter.fetch_add(1, Ordering::Relaxed);
     }

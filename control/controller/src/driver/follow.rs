@@ -14,6 +14,7 @@ use super::{
 use crate::Error;
 use crate::core::{Core, CoreSettings, Feed, Input, SharedApp, Signer};
 use std::io::Read;
+use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 use tokio::sync::mpsc::error::TrySendError;
@@ -117,6 +118,8 @@ impl Controller {
     ) -> Result<Controller, Error> {
         let source = SourceId::of_controller(&settings.name);
         let keys = settings.source_keys();
+        // The order asks it before there is a state.
+        settings.awaits_operators.store(!settings.operators.is_empty(), Ordering::SeqCst);
         // What it proposed in an earlier life may be ordered yet, or forgotten with its disk: the clock is above both, unless it was
         // ahead then. What the order knows of it is passed by as it comes: see `Shared::own_event`.
         let floor = clock.wall_ms() << NUMBERS_SHIFT;
@@ -186,6 +189,16 @@ impl Controller {
 }
 
 impl ControllerHandle {
+    /// Orders something past this controller's own door, as one that lies does: to see that the others do not take it. In builds for tests
+    /// only.
+    ///
+    /// # Errors
+    /// As [`ControllerHandle::propose`].
+    #[cfg(debug_assertions)]
+    pub async fn betray(&self, body: weir_model::event::EventBody) -> Result<weir_model::Version, Error> {
+        self.submit(self.shared.own_event(body, None)?).await
+    }
+
     /// This replica begins or ceases to lead. Before it begins, a barrier must have said that the sink saw all that was
     /// ordered. Returns when the core knows.
     ///

@@ -136,14 +136,6 @@ impl ControllerHandle {
         Ok(())
     }
 
-    pub(super) async fn submit_own(
-        &self,
-        body: EventBody,
-        subject: Option<String>,
-    ) -> Result<Version, Error> {
-        self.submit(self.shared.own_event(body, subject)?).await
-    }
-
     /// Proposes an event of any authenticated source under its own number, so that it may be proposed again
     /// when the answer was lost: it is decided once.
     ///

@@ -5,7 +5,7 @@ use super::handle::ControllerHandle;
 use super::shared::Shared;
 use crate::Error;
 use crate::core::admission::Unauthentic;
-use crate::core::identities::{Keys, Registered, has_its_own_address};
+use crate::core::identities::{Keys, has_its_own_address};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -51,8 +51,7 @@ impl Shared {
     /// # Errors
     /// Why none is.
     pub fn keys_of(&self, source: &SourceId) -> Result<Keys, Unauthentic> {
-        let known = self.published();
-        Registered { keys: self.keys(), joined: &known.joined, identities: &known.identities }.keys_of(source)
+        self.published().registered(self.keys()).keys_of(source)
     }
 }
 
@@ -163,8 +162,7 @@ impl ControllerHandle {
     /// Why not, and what would be right.
     pub fn may_have(&self, facts: &ActuatorFacts) -> Result<(), String> {
         let known = self.shared.published();
-        let (joined, identities) = (&*known.joined, &*known.identities);
-        has_its_own_address(Registered { keys: self.shared.keys(), joined, identities }, facts)
+        has_its_own_address(known.registered(self.shared.keys()), facts)
     }
 
     /// Whether a source was revoked, as this controller knows it.

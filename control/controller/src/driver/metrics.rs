@@ -71,6 +71,13 @@ fn core(text: &mut Exposition, core: &CoreCounters) {
         ("unknown_source", core.unauthentic.unknown_source),
         ("not_its_own", core.unauthentic.not_its_own),
         ("revoked", core.unauthentic.revoked),
+        ("unsigned", core.unauthentic.unsigned),
+        ("no_operator", core.unauthentic.no_operator),
+        ("forged", core.unauthentic.forged),
+        ("beyond_role", core.unauthentic.beyond_role),
+        ("not_in_time", core.unauthentic.not_in_time),
+        ("number_used", core.unauthentic.number_used),
+        ("requests_again", core.requests_again),
     ];
     put(text, "events_total", Kind::Counter, "Events of the order, by outcome.", "outcome", &events);
     let others = [
@@ -80,6 +87,7 @@ fn core(text: &mut Exposition, core: &CoreCounters) {
         ("repairs", core.repairs),
         ("invalid_dependencies", core.dependencies_invalid),
         ("forged_acks", core.acks_forged),
+        ("requests", core.requests),
     ];
     put(text, "core_total", Kind::Counter, "What the core did.", "what", &others);
 }
@@ -199,6 +207,8 @@ fn identities(text: &mut Exposition, shared: &Shared, core: &CoreCounters) {
     );
     let published = shared.published();
     let revoked = published.identities.rows().filter(|(_, row)| row.revoked.is_some()).count();
+    let operators = published.operators.rows().count();
+    one(text, "operators", Kind::Gauge, "Operators whose requests are taken.", operators as f64);
     let help = "Hosts, gateways and controllers that are revoked.";
     one(text, "identities_revoked", Kind::Gauge, help, revoked as f64);
 }

@@ -36,6 +36,7 @@ mod members;
 mod metrics;
 mod moves;
 mod operations;
+mod people;
 mod runner;
 mod session;
 mod sessions;
@@ -69,6 +70,7 @@ use runner::Runner;
 use shared::{Parts, Shared};
 use std::io::Read;
 use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 use std::thread::JoinHandle;
 use std::time::Duration;
 use tokio::sync::mpsc;
@@ -76,6 +78,7 @@ use weir_base::numbers::Numbers;
 use weir_base::world::{Clock, Disk};
 use weir_model::Label;
 use weir_model::event::SourceId;
+use weir_model::operator::Founders;
 use weir_model::signed::GroupKey;
 use weir_order::{BatcherSettings, Entry, OpenedLocal, Position, Submitter};
 use weir_trust::batch::GroupSigner;
@@ -156,6 +159,11 @@ pub struct ControllerSettings {
     pub is_configured: bool,
     /// Whether one controller's word about another one is enough: none of them lies.
     pub believes_one: bool,
+    /// The first operators of the domain, whose requests are signed; none: people order by the word of controllers. The same at every
+    /// controller of a group. Once the order has them, they are changed by requests and not here.
+    pub operators: Founders,
+    /// True while `operators` names some and the order does not: who votes for batches asks it.
+    pub awaits_operators: Arc<AtomicBool>,
     /// Epoch of the group when the log is new.
     pub epoch: u64,
     /// The scheduler.
@@ -198,6 +206,8 @@ impl ControllerSettings {
             peers: SourceKeys::new(),
             is_configured: true,
             believes_one: true,
+            operators: Founders::new(),
+            awaits_operators: Arc::default(),
             epoch: 1,
             scheduler: SchedulerSettings::default(),
             batcher,
@@ -385,6 +395,7 @@ fn tick(shared: &Arc<Shared>, inbox: &mpsc::Sender<Command>) {
         let _ = inbox.try_send(Command::Tick);
         shared.tick_time();
         shared.take_turns();
+        shared.tell_operators();
     }
 }
 

@@ -227,6 +227,12 @@ async fn join(
         }
         _ => {}
     }
+    if published.operators.in_force() {
+        return refused(
+            "told the domain other facts when it joined, and no controller may say for it that they changed: make a new join token with \
+             'weir token', remove membership.json from its state directory and start it with that (WEIR_JOIN_TOKEN or --join-file)",
+        );
+    }
     if !strangers {
         may_move(handle, facts, from)?;
     }

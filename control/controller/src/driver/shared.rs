@@ -16,6 +16,7 @@ use crate::core::admission::{SourceKeys, Unauthentic, admit};
 use crate::core::clock::difference_ms;
 use crate::core::identities::{Identities, Registered};
 use crate::core::keys::GroupKeys;
+use crate::core::operators::Operators;
 use crate::core::{
     CommittedChange, Core, Feed, FeedSettings, Item, RULES, SharedApp, Wanted, marker, was_decided,
 };
@@ -32,6 +33,7 @@ use weir_base::ordered_time::State as ClockState;
 use weir_base::world::Clock;
 use weir_model::domain::{Fetch, SignedFetch};
 use weir_model::event::{ActuatorFacts, Event, EventBody, SignedEvent, SourceId};
+use weir_model::operator::Founders;
 use weir_model::signed::GroupKey;
 use weir_model::{Label, Version};
 use weir_order::{Submitter, Waiting};
@@ -54,6 +56,8 @@ pub struct Published {
     pub joined: Arc<BTreeMap<Label, ActuatorFacts>>,
     /// Which keys and certificates are taken.
     pub identities: Arc<Identities>,
+    /// Whose requests are taken, and whether what people order must be signed by them.
+    pub operators: Arc<Operators>,
     /// By which rules entries are carried out.
     pub rules: u32,
     /// Highest number of this controller's own events in the order.
@@ -101,6 +105,11 @@ pub(super) struct Shared {
     held: Mutex<turns::Held>,
     /// When the order was told of the newest rules, since this replica began to lead; ms of the clock that does not go back.
     rules_told_ms: Mutex<Option<u64>>,
+    /// The first operators by the settings.
+    pub(super) operators: Founders,
+    /// Whether the order has yet to say so: see [`ControllerSettings::awaits_operators`].
+    pub(super) awaits_operators: Arc<AtomicBool>,
+    pub(super) operators_told_ms: Mutex<Option<u64>>,
     /// How often a replica did not propose an event in its turn.
     passed_over: Mutex<BTreeMap<u64, u64>>,
     leads: AtomicBool,
@@ -143,6 +152,8 @@ impl Shared {
         let time = settings.time.clone().unwrap_or_else(|| Arc::new(TimeKeeper::new(parts.clock.clone(), 0)));
         time.decided(parts.core.now_ms(), difference_ms(parts.core.store()));
         time.tick();
+        let awaits = !settings.operators.is_empty() && !parts.core.operators().in_force();
+        settings.awaits_operators.store(awaits, Ordering::SeqCst);
         Shared {
             domain: settings.domain.clone(),
             single_key: parts.group_key,
@@ -174,6 +185,9 @@ impl Shared {
             held: Mutex::default(),
             passed_over: Mutex::default(),
             rules_told_ms: Mutex::default(),
+            operators: settings.operators.clone(),
+            awaits_operators: settings.awaits_operators.clone(),
+            operators_told_ms: Mutex::default(),
             leads: AtomicBool::new(parts.leads),
             fresh_at: Mutex::default(),
             time,
@@ -207,6 +221,7 @@ impl Shared {
     pub fn publish(&self, core: &Core) {
         let version = core.store().version();
         self.time.decided(core.now_ms(), difference_ms(core.store()));
+        self.note_operators(core.operators().in_force());
         self.published.store(Arc::new(Published::of(core)));
         locked(&self.feed).reached(version);
     }
@@ -273,8 +288,7 @@ impl Shared {
     }
 
     fn admits(&self, published: &Published, event: &SignedEvent) -> Result<(), Unauthentic> {
-        let (joined, identities) = (&*published.joined, &*published.identities);
-        admit(&self.domain, Registered { keys: &self.keys, joined, identities }, event)
+        admit(&self.domain, published.registered(&self.keys), self.wall_ms(published), event)
     }
 
     /// The audit, if there is one, until the controller stops.
@@ -562,6 +576,11 @@ impl Shared {
 }
 
 impl Published {
+    /// What is registered, with these keys by the settings.
+    pub(super) fn registered<'a>(&'a self, keys: &'a SourceKeys) -> Registered<'a> {
+        Registered { keys, joined: &self.joined, identities: &self.identities, operators: &self.operators }
+    }
+
     fn of(core: &Core) -> Published {
         Published {
             store: core.store().clone(),
@@ -569,6 +588,7 @@ impl Published {
             epoch: core.epoch(),
             joined: core.joined().clone(),
             identities: core.identities().clone(),
+            operators: core.operators().clone(),
             rules: core.rules(),
             own_sequence: core.own_sequence(),
         }

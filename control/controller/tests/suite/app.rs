@@ -298,6 +298,8 @@ impl App for TestApp {
             | EventBody::Identity(_)
             | EventBody::PacketIn(_)
             | EventBody::Apply(_)
+            | EventBody::Said(_)
+            | EventBody::JoinedBy(_)
             | EventBody::Report(_)
             | EventBody::Clock { .. } => {}
             // Whoever can read it or not: sessions keep it from who cannot.

@@ -10,3 +10,4 @@ mod recovery;
 mod renames;
 mod sessions;
 mod simulation;
+mod traitor;

@@ -3,11 +3,13 @@
 use super::Keeper;
 use crate::audit::links::batch_records;
 use crate::audit::record::is_recorded;
-use crate::audit::{EventRecord, KeysRecord, Misdeed, Record, SeenFault, Wrong};
+use crate::audit::{EventRecord, KeysRecord, Misdeed, Record, SeenFault, Wrong, kind_of};
+use crate::core::admission::Unauthentic;
 use crate::core::keys::GroupKeys;
-use crate::core::{DecidedHeader, Output};
+use crate::core::{DecidedHeader, Outcome, Output};
+use std::collections::BTreeMap;
 use weir_model::Version;
-use weir_model::event::SourceId;
+use weir_model::event::{SignedEvent, SourceId};
 use weir_model::signed::GroupSignature;
 use weir_trust::threshold::Fault;
 
@@ -19,6 +21,8 @@ pub struct Observer {
     phase: u64,
     /// Faults of dealers that were recorded, as far as they are remembered.
     faults: Vec<(u64, Fault)>,
+    /// How often each controller ordered what it may not.
+    ordered: BTreeMap<SourceId, u64>,
 }
 
 impl Observer {
@@ -36,6 +40,7 @@ impl Observer {
         for output in outputs {
             match output {
                 Output::Decided { event, outcome } => {
+                    records.extend(self.misdeed(event, outcome));
                     records.push(Record::Event(Box::new(EventRecord::new(index, event, outcome))));
                 }
                 Output::Repaired { target, version, keys } => {
@@ -113,6 +118,26 @@ impl Observer {
             records.push(Record::Keys(Box::new(record)));
         }
         records
+    }
+}
+
+impl Observer {
+    /// A controller ordered what no operator signed. Its own signature over that was checked before.
+    fn misdeed(&mut self, event: &SignedEvent, outcome: &Outcome) -> Option<Record> {
+        let Outcome::Unauthentic(reason @ (Unauthentic::Unsigned | Unauthentic::Forged)) = outcome else {
+            return None;
+        };
+        // Only of those that are registered, so they are few.
+        let count = self.ordered.entry(event.event.source.clone()).or_default();
+        *count += 1;
+        let count = *count;
+        let what = Wrong::Ordered {
+            kind: kind_of(&event.event.body).to_owned(),
+            sequence: event.event.sequence,
+            reason: reason.to_string(),
+        };
+        let who = event.event.source.clone();
+        is_recorded(count).then(|| Record::Misdeed(Box::new(Misdeed { who, what, count })))
     }
 }
 

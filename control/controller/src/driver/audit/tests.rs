@@ -1,18 +1,24 @@
 //! Chains over crashes at any change of the disk, and what an auditor finds in chains that were changed.
 
-use super::{AuditPlace, BYTES_MIN, Keeper};
+use super::{AuditPlace, BYTES_MIN, Keeper, Observer};
 use crate::audit::links::batch_records;
 use crate::audit::{Auditor, Checked, Contradiction, EventRecord, Link, LinkHash, Record, Trusted, link};
 use crate::core::Outcome;
+use crate::core::Output;
+use crate::core::admission::Unauthentic;
+use crate::core::keys::GroupKeys;
+use crate::core::operators::founding;
 use std::net::{IpAddr, Ipv4Addr};
 use std::sync::Arc;
 use weir_base::world::{Rng, SimClock, SimDisk};
 use weir_model::entry::{Entry as SwitchEntry, Key};
 use weir_model::event::{ActuatorFacts, Event, EventBody, Role, SourceId, Transaction};
+use weir_model::operator::{OperatorFacts, OperatorRole};
 use weir_model::signed::GroupKey;
 use weir_model::{Ack, Change, Label, Update, Version};
 use weir_trust::batch::{GroupSigner as _, SingleSigner, sign_batch};
 use weir_trust::identity::{KeyPair, sign_acks, sign_event};
+use weir_trust::said::sign_said;
 
 fn label(text: &str) -> Label {
     Label::new(text).unwrap()
@@ -395,4 +401,55 @@ fn links_wait_for_room_on_a_full_disk_and_none_is_lost() {
     drop(keeper);
     thread.join().unwrap();
     assert_eq!(open(&disk).2, 3);
+}
+
+#[test]
+fn who_orders_what_nobody_signed_is_named_and_requests_are_checked() {
+    let (keeper, thread, _) = open(&SimDisk::new(8));
+    keeper.seen(began());
+    let mut observer = Observer::new(Some(keeper.clone()));
+    let anna = KeyPair::from_seed(&[11; 32]);
+    let facts = OperatorFacts { role: OperatorRole::Admin, keys: vec![anna.public()] };
+    let founded = founding(&[(label("anna"), facts)].into()).unwrap();
+    let intent = EventBody::Intent(Transaction::default());
+    let asked = |key: &KeyPair| {
+        let source = SourceId::of_operator(&label("anna"));
+        let event = Event { source, sequence: 1, body: intent.clone() };
+        EventBody::Said(Box::new(sign_said(key, &label("d"), event, (1, 2))))
+    };
+    let unsigned = || Outcome::Unauthentic(Unauthentic::Unsigned);
+    let decided = |version| Outcome::Committed(Version(version));
+    let told = [
+        (EventBody::Identity(Box::new(founded)), decided(1)),
+        (asked(&anna), decided(2)),
+        (intent.clone(), unsigned()),
+        (intent.clone(), unsigned()),
+        (intent.clone(), unsigned()),
+        // Dropped, so it is no finding but a misdeed.
+        (asked(&source_key()), Outcome::Unauthentic(Unauthentic::Forged)),
+        (asked(&source_key()), decided(3)),
+    ];
+    for (index, (body, outcome)) in (1..).zip(told) {
+        let event = Event { source: controller(), sequence: index, body };
+        let event = Box::new(sign_event(&source_key(), &label("d"), event, None));
+        observer.ordered(index, &[Output::Decided { event, outcome }], &GroupKeys::default());
+    }
+    keeper.flush(7);
+    let links = all(&keeper);
+    let misdeeds: Vec<(SourceId, u64)> = links
+        .iter()
+        .flat_map(|(_, bytes)| Link::from_bytes(bytes).unwrap().records)
+        .filter_map(|record| match record {
+            Record::Misdeed(misdeed) => Some((misdeed.who, misdeed.count)),
+            _ => None,
+        })
+        .collect();
+    // The 1st, 2nd and 4th time.
+    assert_eq!(misdeeds, [(controller(), 1), (controller(), 2), (controller(), 4)]);
+    drop((observer, keeper));
+    thread.join().unwrap();
+    let found = audited(&links, Trusted::default());
+    assert_eq!((found.requests, found.requests_unchecked, found.misdeeds), (1, 0, 3));
+    assert_eq!(found.findings_total, 1, "{:?}", found.findings);
+    assert!(found.findings[0].what.contains("operator/anna"), "{:?}", found.findings);
 }
