@@ -210,6 +210,8 @@ impl EventBody {
             | EventBody::Speaks { .. }
             | EventBody::Order(_)
             | EventBody::Report(_)
+            | EventBody::Said(_)
+            | EventBody::JoinedBy(_)
             | EventBody::Apply(_) => None,
         }
     }
