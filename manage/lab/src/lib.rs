@@ -6,6 +6,7 @@
 //! - [`probe`]: ping, curl, iperf3, sockperf and small datagrams, with parsed results.
 //! - [`bench`]: comparisons with other systems in one interleaved run.
 //! - [`progress`], [`table`]: what a person sees while it runs and at the end.
+//! - [`guest`]: the first root of QEMU guests, and their kernel.
 //! - [`interrupt`]: ctrl-c as a flag that long runs look at, so that they clean up first.
 //!
 //! Invariants
@@ -16,6 +17,7 @@
 
 pub mod bench;
 pub mod error;
+pub mod guest;
 pub mod interrupt;
 pub mod netns;
 mod private;

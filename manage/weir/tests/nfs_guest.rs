@@ -8,8 +8,8 @@ use std::process::{Child, Command, Stdio};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 use weir_lab::Netns;
+use weir_lab::guest::{self, File};
 
-const CACHE: &str = "/var/cache/weir/guest";
 /// In the order in which they need each other.
 const MODULES: [&str; 18] = [
     "failover",
@@ -54,33 +54,11 @@ while true; do sleep 1000; done
 
 /// What is missing here for a guest, if anything is.
 pub fn missing() -> Option<String> {
-    if !Path::new(CACHE).join("modules/nfsv4.ko").exists() || kernel().is_none() {
+    if !guest::has_module("nfsv4") || guest::kernel().is_none() {
         return Some("no kernel with an NFS client for guests: run scripts/guest-kernel".into());
     }
     let programs = ["qemu-system-x86_64", "busybox"];
     weir_lab::system::require_installed(&programs).err().map(|error| error.to_string())
-}
-
-fn kernel() -> Option<std::path::PathBuf> {
-    let entries = std::fs::read_dir(Path::new(CACHE).join("boot")).ok()?;
-    entries.flatten().map(|entry| entry.path()).find(|path| path.to_string_lossy().contains("vmlinuz-"))
-}
-
-/// An archive in the format `newc`, which Linux unpacks as its first root.
-fn archive(files: &[(String, u32, Vec<u8>)]) -> Vec<u8> {
-    let mut archive = Vec::new();
-    let end = ("TRAILER!!!".to_string(), 0, Vec::new());
-    for (number, (name, mode, content)) in files.iter().chain([&end]).enumerate() {
-        let (bytes, length) = (content.len() as u32, name.len() as u32 + 1);
-        let fields = [number as u32 + 1, *mode, 0, 0, 1, 0, bytes, 0, 0, 0, 0, length, 0];
-        archive.extend(b"070701");
-        fields.iter().for_each(|field| archive.extend(format!("{field:08x}").bytes()));
-        archive.extend(name.bytes().chain([0]));
-        archive.resize(archive.len().next_multiple_of(4), 0);
-        archive.extend(content);
-        archive.resize(archive.len().next_multiple_of(4), 0);
-    }
-    archive
 }
 
 struct Ended(Child);
@@ -104,26 +82,9 @@ pub fn mount(version: &str) -> String {
     )
 }
 
-/// A file of the guest: its path without the first slash, its kind and mode, its content.
-pub type File = (String, u32, Vec<u8>);
-
-/// A program of this machine for a guest, with the libraries that it is linked to, under the same paths; their folders first.
+/// A program of this machine for a guest, with what it needs.
 pub fn program(path: &str) -> Vec<File> {
-    let output = Command::new("ldd").arg(path).output().unwrap();
-    let text = String::from_utf8_lossy(&output.stdout).into_owned();
-    let libraries = text.split_whitespace().filter(|word| word.starts_with('/'));
-    let mut files: Vec<File> = Vec::new();
-    for path in std::iter::once(path).chain(libraries) {
-        let inner = Path::new(path.trim_start_matches('/'));
-        for folder in inner.ancestors().skip(1).collect::<Vec<_>>().into_iter().rev() {
-            let name = folder.display().to_string();
-            if !name.is_empty() && !files.iter().any(|(known, _, _)| *known == name) {
-                files.push((name, 0o40755, Vec::new()));
-            }
-        }
-        files.push((inner.display().to_string(), 0o100_755, std::fs::read(path).unwrap()));
-    }
-    files
+    guest::program(path).unwrap()
 }
 
 /// Boots a guest in a namespace, and returns what its script says of each check; `script` mounts for itself ([`mount`]).
@@ -134,24 +95,18 @@ pub fn run(netns: &Netns, folder: &Path, script: &str) -> Vec<String> {
 /// The same with more files.
 pub fn run_with(netns: &Netns, folder: &Path, script: &str, more: Vec<File>) -> Vec<String> {
     let folders = ["bin", "dev", "proc", "sys", "mnt", "modules", "etc", "tmp"];
-    let mut files: Vec<File> = folders.iter().map(|name| (name.to_string(), 0o40755, Vec::new())).collect();
-    for file in more {
-        // Programs share libraries.
-        if !files.iter().any(|(name, ..)| *name == file.0) {
-            files.push(file);
-        }
-    }
-    files.push(("bin/busybox".into(), 0o100_755, std::fs::read("/bin/busybox").unwrap()));
+    let mut files: Vec<File> = folders.into_iter().map(File::folder).collect();
+    more.into_iter().for_each(|file| guest::add(&mut files, file));
+    files.push(guest::program_at("/bin/busybox", "bin/busybox").unwrap());
     let passwd = "root:x:0:0::/:/bin/sh\nalice:x:1001:1001::/:/bin/sh\nbob:x:1002:1002::/:/bin/sh\n";
-    files.push(("etc/passwd".into(), 0o100_644, passwd.into()));
+    files.push(File::data("etc/passwd", passwd));
     for module in MODULES {
-        let path = Path::new(CACHE).join("modules").join(format!("{module}.ko"));
-        files.push((format!("modules/{module}.ko"), 0o100_644, std::fs::read(path).unwrap()));
+        files.push(guest::module(module).unwrap());
     }
     let init = INIT.replace("MODULES", &MODULES.join(" ")).replace("SCRIPT", script);
-    files.push(("init".into(), 0o100_755, init.into_bytes()));
+    files.push(File::program("init", init));
     let root = folder.join("guest-root");
-    std::fs::write(&root, archive(&files)).unwrap();
+    std::fs::write(&root, guest::archive(&files)).unwrap();
     let mut command: Command = netns.command("qemu-system-x86_64");
     command
         .args(["-accel", "tcg,tb-size=128", "-cpu", "max", "-M", "q35,usb=off", "-m", "384M"])
@@ -162,7 +117,7 @@ pub fn run_with(netns: &Netns, folder: &Path, script: &str, more: Vec<File>) -> 
             "console=ttyS0 quiet panic=-1 tsc=reliable no_timer_check mitigations=off rdinit=/init",
         ])
         .args(["-serial", "stdio", "-kernel"])
-        .arg(kernel().unwrap())
+        .arg(guest::kernel().unwrap())
         .arg("-initrd")
         .arg(&root)
         .stdin(Stdio::null())

@@ -357,3 +357,41 @@ fn signing(signing: &GroupSigning) -> String {
     }
     text
 }
+
+#[cfg(test)]
+mod tests {
+    //! Tests of what is said of a group.
+
+    use super::*;
+
+    #[test]
+    fn who_is_not_heard_is_shown_so_and_never_as_up_to_date() {
+        let member = |id: u64, told: serde_json::Value| {
+            let mut member =
+                json!({"id": id, "voter": true, "replica": "r", "api": "a", "session": "s", "lag": null});
+            member.as_object_mut().unwrap().extend(told.as_object().unwrap().clone());
+            member
+        };
+        let group: GroupStatus = serde_json::from_value(json!({
+            "id": 1, "order": "raft", "role": "leader", "leader": 1, "term": 3, "applied": 9, "fenced": null, "failure": null,
+            "members": [
+                member(1, json!({})),
+                member(2, json!({"lag": 0})),
+                member(3, json!({"lag": 0, "silentMs": 61_500})),
+                member(4, json!({"unreached": "connection refused"})),
+            ],
+        }))
+        .unwrap();
+        let said = text(&group);
+        let row = |id: u64| {
+            let found = said.lines().find(|line| line.contains(&format!(" {id} ")) && line.contains(" r "));
+            found.unwrap_or_else(|| panic!("{said}")).to_string()
+        };
+        assert!(row(2).contains("0 entries"), "{said}");
+        assert!(row(3).contains("silent for 61 s") && !row(3).contains("entries"), "{said}");
+        assert!(
+            row(4).contains("not reached") && said.contains("controller 4: connection refused"),
+            "{said}"
+        );
+    }
+}

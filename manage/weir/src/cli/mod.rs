@@ -18,6 +18,7 @@ mod ordered;
 pub(crate) mod output;
 mod plan;
 mod plane;
+mod shown;
 mod state;
 mod store;
 mod token;

@@ -297,7 +297,7 @@ fn dbench_of_the_kernels_own_client_runs_under_handles_and_roles() {
         let mut files = crate::nfs_guest::program("/usr/bin/dbench");
         let text = std::fs::read_to_string(load).unwrap();
         let lines: Vec<&str> = text.lines().take(LOAD_LINES).collect();
-        files.push(("load".into(), 0o100_644, lines.join("\n").into_bytes()));
+        files.push(weir_lab::guest::File::data("load", lines.join("\n")));
         let said = crate::nfs_guest::run_with(&place.client, place.folder.path(), &script, files);
         assert!(said.iter().all(|line| line.ends_with(" ok")), "{said:#?}");
         assert_eq!(said.len(), 3 * (1 + 2 * 2), "{said:#?}");

@@ -450,4 +450,4 @@ impl Policy for Access {
 }
 
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;

@@ -2,11 +2,11 @@
 
 use crate::failure::Failure;
 use std::io::Read;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::sync::{Arc, Mutex, PoisonError};
+use weir_lab::guest::{self, File};
 
-const CACHE: &str = "/var/cache/weir/guest";
 /// In the order in which they need each other.
 const MODULES: [&str; 8] = [
     "failover",
@@ -35,60 +35,13 @@ echo THE-END
 while true; do sleep 1000; done
 ";
 
-fn kernel() -> Option<PathBuf> {
-    let entries = std::fs::read_dir(Path::new(CACHE).join("boot")).ok()?;
-    entries.flatten().map(|entry| entry.path()).find(|path| path.to_string_lossy().contains("vmlinuz-"))
-}
-
 /// What is missing here for a guest, if anything is.
 pub fn missing() -> Option<String> {
-    if kernel().is_none() || !Path::new(CACHE).join("modules/virtio_net.ko").exists() {
+    if guest::kernel().is_none() || !guest::has_module("virtio_net") {
         return Some("there is no kernel for guests: run scripts/guest-kernel".into());
     }
     let programs = ["qemu-system-x86_64", "busybox", "iperf3", "ldd"];
     weir_lab::system::require_installed(&programs).err().map(|error| error.to_string())
-}
-
-/// Path without the first slash, kind and mode, content.
-type File = (String, u32, Vec<u8>);
-
-/// An archive in the format `newc`, which Linux unpacks as its first root.
-fn archive(files: &[File]) -> Vec<u8> {
-    let mut archive = Vec::new();
-    let end = ("TRAILER!!!".to_string(), 0, Vec::new());
-    for (number, (name, mode, content)) in files.iter().chain([&end]).enumerate() {
-        let (bytes, length) = (content.len() as u32, name.len() as u32 + 1);
-        let fields = [number as u32 + 1, *mode, 0, 0, 1, 0, bytes, 0, 0, 0, 0, length, 0];
-        archive.extend(b"070701");
-        fields.iter().for_each(|field| archive.extend(format!("{field:08x}").bytes()));
-        archive.extend(name.bytes().chain([0]));
-        archive.resize(archive.len().next_multiple_of(4), 0);
-        archive.extend(content);
-        archive.resize(archive.len().next_multiple_of(4), 0);
-    }
-    archive
-}
-
-fn read(path: &Path) -> Result<Vec<u8>, Failure> {
-    std::fs::read(path).map_err(Failure::io(path.display().to_string()))
-}
-
-/// A program of this machine with the libraries that it is linked to, under the same paths; their folders first.
-fn program(path: &str, files: &mut Vec<File>) -> Result<(), Failure> {
-    let output = Command::new("ldd").arg(path).output().map_err(Failure::io("ldd"))?;
-    let text = String::from_utf8_lossy(&output.stdout).into_owned();
-    let libraries = text.split_whitespace().filter(|word| word.starts_with('/'));
-    for path in std::iter::once(path).chain(libraries) {
-        let inner = Path::new(path.trim_start_matches('/'));
-        for folder in inner.ancestors().skip(1).collect::<Vec<_>>().into_iter().rev() {
-            let name = folder.display().to_string();
-            if !name.is_empty() && !files.iter().any(|(known, _, _)| *known == name) {
-                files.push((name, 0o40755, Vec::new()));
-            }
-        }
-        files.push((inner.display().to_string(), 0o100_755, read(Path::new(path))?));
-    }
-    Ok(())
 }
 
 /// Writes the guest's root.
@@ -97,16 +50,15 @@ fn program(path: &str, files: &mut Vec<File>) -> Result<(), Failure> {
 /// [`Failure`].
 pub fn root(at: &Path, address: &str, script: &str) -> Result<(), Failure> {
     let folders = ["bin", "dev", "proc", "sys", "modules", "etc", "tmp"];
-    let mut files: Vec<File> = folders.iter().map(|name| (name.to_string(), 0o40755, Vec::new())).collect();
-    files.push(("bin/busybox".into(), 0o100_755, read(Path::new("/bin/busybox"))?));
-    program("/usr/bin/iperf3", &mut files)?;
+    let mut files: Vec<File> = folders.into_iter().map(File::folder).collect();
+    files.push(guest::program_at("/bin/busybox", "bin/busybox")?);
+    guest::program("/usr/bin/iperf3")?.into_iter().for_each(|file| guest::add(&mut files, file));
     for module in MODULES {
-        let path = Path::new(CACHE).join("modules").join(format!("{module}.ko"));
-        files.push((format!("modules/{module}.ko"), 0o100_644, read(&path)?));
+        files.push(guest::module(module)?);
     }
     let init = INIT.replace("MODULES", &MODULES.join(" ")).replace("ADDRESS", address);
-    files.push(("init".into(), 0o100_755, init.replace("SCRIPT", script).into_bytes()));
-    std::fs::write(at, archive(&files)).map_err(Failure::io(at.display().to_string()))
+    files.push(File::program("init", init.replace("SCRIPT", script)));
+    std::fs::write(at, guest::archive(&files)).map_err(Failure::io(at.display().to_string()))
 }
 
 /// A guest that runs. It ends with this.
@@ -129,7 +81,7 @@ impl Guest {
     /// # Errors
     /// [`Failure`].
     pub fn boot(mut qemu: Command, root: &Path, device: &[String], shared: bool) -> Result<Guest, Failure> {
-        let kernel = kernel().ok_or_else(|| Failure::Input("no kernel for guests".into()))?;
+        let kernel = guest::kernel().ok_or_else(|| Failure::Input("no kernel for guests".into()))?;
         qemu.args(["-accel", "tcg,tb-size=128", "-cpu", "max", "-M", "q35,usb=off", "-m", MEMORY]);
         if shared {
             let memory = format!("memory-backend-memfd,id=mem,size={MEMORY},share=on");

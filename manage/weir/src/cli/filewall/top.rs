@@ -1,111 +1,64 @@
 //! `weir filewall top`: what a running FileWall does, by operation, principal, role and policy. `weir filewall status`: whether it does
 //! what it should.
 
-use crate::cli::output::{Format, print, table};
-use crate::exit::Exit;
-use crate::failure::Failure;
-use clap::Args;
+use crate::cli::output::table;
+use crate::cli::shown::{self, Shown};
 use serde::Serialize;
 use std::collections::BTreeMap;
-use std::io::{IsTerminal, Write};
-use std::net::SocketAddr;
-use std::process::ExitCode;
-use std::time::Duration;
 use weir_filewall::metrics::{OpRow, PrincipalRow, Status};
 
 /// Most principals shown.
 const PRINCIPALS_SHOWN: usize = 20;
 
 /// `weir filewall top`
-#[derive(Debug, Args)]
-pub struct Top {
-    /// Where the FileWall shows its status
-    #[arg(long, default_value = super::STATUS_ADDRESS)]
-    status: SocketAddr,
-    /// Seconds between two looks; without it, and when the output is no terminal, one look
-    #[arg(long)]
-    every_s: Option<u64>,
-    /// How to print
-    #[arg(short, long, value_enum, default_value_t = Format::Table)]
-    output: Format,
-}
+pub type Top = shown::Top<OfFileWall>;
+/// `weir filewall status`
+pub type Brief = shown::Brief<OfFileWall>;
 
-impl Top {
-    /// Runs it.
-    ///
-    /// # Errors
-    /// [`Failure`].
-    pub fn run(self) -> Result<ExitCode, Failure> {
-        let mut before: Option<Status> = None;
-        loop {
-            let status = fetch(self.status)?;
-            if self.every_s.is_some() && std::io::stdout().is_terminal() {
-                put!("\x1b[2J\x1b[H");
-            }
-            print(self.output, &status, || show(&status, before.as_ref(), self.every_s))?;
-            std::io::stdout().flush().map_err(Failure::io("printing"))?;
-            let Some(seconds) = self.every_s else { return Ok(ExitCode::SUCCESS) };
-            std::thread::sleep(Duration::from_secs(seconds.max(1)));
-            before = Some(status);
+/// A FileWall that shows its status.
+#[derive(Debug)]
+pub struct OfFileWall;
+
+impl Shown for OfFileWall {
+    const ADDRESS: &'static str = super::STATUS_ADDRESS;
+    const NAME: &'static str = "a FileWall";
+    type Status = Status;
+    type Brief = Briefly;
+
+    fn show(status: &Status, before: Option<(&Status, u64)>) {
+        show(status, before);
+    }
+
+    fn brief(status: &Status) -> (Briefly, Vec<String>) {
+        briefly(status)
+    }
+
+    fn say(brief: &Briefly) {
+        let source = match brief.pushed_version {
+            0 => "from files of this machine".to_string(),
+            version => format!("pushed by the controllers at v{version}"),
+        };
+        say!("{} policies in force, {source}", brief.policies);
+        let live = brief.replicas.iter().filter(|(_, live)| *live).count();
+        if !brief.replicas.is_empty() {
+            say!("{live} of {} servers live", brief.replicas.len());
         }
     }
-}
-
-fn fetch(address: SocketAddr) -> Result<Status, Failure> {
-    let url = format!("http://{address}/status");
-    let wrong = |error: ureq::Error| Failure::Input(format!("{url}: {error}; is a FileWall running there?"));
-    ureq::get(&url).call().map_err(wrong)?.body_mut().read_json().map_err(wrong)
-}
-
-/// `weir filewall status`
-#[derive(Debug, Args)]
-pub struct Brief {
-    /// Where the FileWall shows its status
-    #[arg(long, default_value = super::STATUS_ADDRESS)]
-    status: SocketAddr,
-    /// How to print
-    #[arg(short, long, value_enum, default_value_t = Format::Table)]
-    output: Format,
 }
 
 /// What `weir filewall status` says.
 #[derive(Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
-struct Briefly {
+pub struct Briefly {
     /// Policies in force.
     policies: usize,
     /// At which version the controllers pushed them; 0 for files of the machine's own.
     pushed_version: u64,
     /// Servers, and whether each is live.
     replicas: Vec<(String, bool)>,
-    /// What is wrong.
-    problems: Vec<String>,
 }
 
-impl Brief {
-    /// Runs it.
-    ///
-    /// # Errors
-    /// [`Failure`].
-    pub fn run(self) -> Result<ExitCode, Failure> {
-        let brief = briefly(&fetch(self.status)?);
-        print(self.output, &brief, || {
-            let source = match brief.pushed_version {
-                0 => "from files of this machine".to_string(),
-                version => format!("pushed by the controllers at v{version}"),
-            };
-            say!("{} policies in force, {source}", brief.policies);
-            let live = brief.replicas.iter().filter(|(_, live)| *live).count();
-            if !brief.replicas.is_empty() {
-                say!("{live} of {} servers live", brief.replicas.len());
-            }
-            brief.problems.iter().for_each(|problem| say!("PROBLEM: {problem}"));
-        })?;
-        Ok(if brief.problems.is_empty() { Exit::Done } else { Exit::No }.into())
-    }
-}
-
-fn briefly(status: &Status) -> Briefly {
+fn briefly(status: &Status) -> (Briefly, Vec<String>) {
     let mut problems = Vec::new();
     if let Some(error) = &status.policy_error {
         problems.push(format!("the newest policy files are not in force: {error}"));
@@ -114,15 +67,15 @@ fn briefly(status: &Status) -> Briefly {
         let why = status.replicas_behind.get(server).map_or("", String::as_str);
         problems.push(format!("server {server} is behind: {why}").trim_end_matches(": ").to_string());
     }
-    Briefly {
+    let brief = Briefly {
         policies: status.policies.len(),
         pushed_version: status.policy_order,
         replicas: status.replicas.clone(),
-        problems,
-    }
+    };
+    (brief, problems)
 }
 
-fn show(status: &Status, before: Option<&Status>, every_s: Option<u64>) {
+fn show(status: &Status, before: Option<(&Status, u64)>) {
     say!("policies: number {} since the start, {} of them", status.policy_epoch, status.policies.len());
     if status.policy_order > 0 {
         say!("ordered by the controllers at v{}", status.policy_order);
@@ -130,7 +83,7 @@ fn show(status: &Status, before: Option<&Status>, every_s: Option<u64>) {
     if let Some(error) = &status.policy_error {
         say!("the newest files are NOT in force: {error}");
     }
-    say!("\n{}\n\n{}", ops(status, before, every_s), policies(status));
+    say!("\n{}\n\n{}", ops(status, before), policies(status));
     say!("\n{}\n\n{}", principals(status), roles(status));
     if !status.policies.iter().any(|policy| policy.kind == "statistics") {
         say!(
@@ -139,14 +92,14 @@ fn show(status: &Status, before: Option<&Status>, every_s: Option<u64>) {
     }
 }
 
-fn ops(status: &Status, before: Option<&Status>, every_s: Option<u64>) -> comfy_table::Table {
+fn ops(status: &Status, before: Option<(&Status, u64)>) -> comfy_table::Table {
     let mut shown = table(&["operation", "calls", "calls/s", "denied", "mean us", "p50 us <", "p99 us <"]);
     for (op, totals) in &status.totals.ops {
-        let earlier = before.map(|before| before.totals.ops.get(op).map_or(0, |totals| totals.row.calls));
-        let rate = match (earlier, every_s) {
-            (Some(earlier), Some(seconds)) => ((totals.row.calls - earlier) / seconds.max(1)).to_string(),
-            _ => "-".to_string(),
-        };
+        let rate = before.map_or("-".to_string(), |(before, seconds)| {
+            let earlier = before.totals.ops.get(op).map_or(0, |totals| totals.row.calls);
+            // One that was started anew counts from 0.
+            (totals.row.calls.saturating_sub(earlier) / seconds.max(1)).to_string()
+        });
         let row = &totals.row;
         shown.add_row([
             op.clone(),
@@ -231,7 +184,7 @@ fn roles(status: &Status) -> comfy_table::Table {
 
 #[cfg(test)]
 mod tests {
-    //! Tests of the brief status.
+    //! Tests of the brief status, and of rates.
 
     use super::*;
 
@@ -246,18 +199,36 @@ mod tests {
 
     #[test]
     fn what_is_wrong_is_named_and_nothing_else() {
-        let well = briefly(&status(serde_json::json!({"replicas": [["a:2049", true]], "policy_order": 7})));
-        assert!(well.problems.is_empty() && well.pushed_version == 7, "{well:?}");
-        let ill = briefly(&status(serde_json::json!({
+        let (well, problems) =
+            briefly(&status(serde_json::json!({"replicas": [["a:2049", true]], "policy_order": 7})));
+        assert!(problems.is_empty() && well.pushed_version == 7, "{well:?} {problems:?}");
+        let (_, problems) = briefly(&status(serde_json::json!({
             "policy_error": "p.yaml: nonsense",
             "replicas": [["a:2049", true], ["b:2049", false]],
             "replicas_behind": {"b:2049": "it left a change unanswered"},
         })));
-        let said = ill.problems.join("\n");
+        let said = problems.join("\n");
         assert!(said.contains("not in force: p.yaml: nonsense"), "{said}");
         assert!(
             said.contains("b:2049 is behind: it left a change unanswered") && !said.contains("a:2049"),
             "{said}"
         );
+    }
+
+    #[test]
+    fn rates_are_of_what_came_since_and_0_after_a_new_start() {
+        let calls = |count: u64| {
+            let row = serde_json::json!({"calls": count, "denied": 0, "replies": 0, "latency_us": 0});
+            status(
+                serde_json::json!({"totals": {"ops": {"READ": {"row": row, "classes": []}}, "counters": {}}}),
+            )
+        };
+        let shown = |now: u64, before: Option<(u64, u64)>| {
+            let before = before.map(|(count, seconds)| (calls(count), seconds));
+            ops(&calls(now), before.as_ref().map(|(before, seconds)| (before, *seconds))).to_string()
+        };
+        assert!(shown(900, Some((300, 2))).contains(" 300 "), "{}", shown(900, Some((300, 2))));
+        assert!(shown(5, Some((300, 2))).contains(" 0 "), "{}", shown(5, Some((300, 2))));
+        assert!(shown(5, None).contains(" - "));
     }
 }

@@ -1,26 +1,18 @@
 //! Looks at files, at a running monitor and at its audit log.
 
-use super::{AUDIT_FILE, STATUS_ADDRESS, failure};
+use super::top::OfMonitor;
+use super::{AUDIT_FILE, failure};
 use crate::cli::output::{Format, print, table};
+use crate::cli::shown::Look;
 use crate::exit::Exit;
 use crate::failure::Failure;
 use clap::Args;
-use serde::de::DeserializeOwned;
-use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use weir_monitor::audit::{self, Entry};
 use weir_monitor::explain;
 use weir_monitor::levers;
 use weir_monitor::status::Status;
-
-/// Asks a running monitor.
-pub(super) fn fetch<T: DeserializeOwned>(address: SocketAddr, what: &str) -> Result<T, Failure> {
-    let url = format!("http://{address}/{what}");
-    let wrong =
-        |error: ureq::Error| Failure::Input(format!("{url}: {error}; is a 'weir monitor' running there?"));
-    ureq::get(&url).call().map_err(wrong)?.body_mut().read_json().map_err(wrong)
-}
 
 /// `weir monitor check`
 #[derive(Debug, Args)]
@@ -70,12 +62,8 @@ impl Check {
 pub struct Query {
     /// The query; all of them if it is not given
     name: Option<String>,
-    /// Where the monitor shows its status
-    #[arg(long, default_value = STATUS_ADDRESS)]
-    status: SocketAddr,
-    /// How to print
-    #[arg(short, long, value_enum, default_value_t = Format::Table)]
-    output: Format,
+    #[command(flatten)]
+    look: Look<OfMonitor>,
 }
 
 impl Query {
@@ -84,7 +72,7 @@ impl Query {
     /// # Errors
     /// [`Failure`].
     pub fn run(self) -> Result<ExitCode, Failure> {
-        let mut rows = fetch::<Status>(self.status, "status")?.queries;
+        let mut rows = self.look.fetch::<Status>("status")?.queries;
         if let Some(name) = &self.name {
             let known: Vec<String> = rows.iter().map(|row| row.name.clone()).collect();
             rows.retain(|row| row.name == *name);
@@ -96,7 +84,7 @@ impl Query {
                 return Err(Failure::Missing(text));
             }
         }
-        print(self.output, &rows, || {
+        print(self.look.output, &rows, || {
             let mut shown = table(&["query", "kind", "fired", "value"]);
             for row in &rows {
                 shown.add_row([row.name.clone(), row.kind.clone(), row.fired.to_string(), row.value.clone()]);
@@ -110,12 +98,8 @@ impl Query {
 /// `weir monitor events`
 #[derive(Debug, Args)]
 pub struct Events {
-    /// Where the monitor shows its status
-    #[arg(long, default_value = STATUS_ADDRESS)]
-    status: SocketAddr,
-    /// How to print
-    #[arg(short, long, value_enum, default_value_t = Format::Table)]
-    output: Format,
+    #[command(flatten)]
+    look: Look<OfMonitor>,
 }
 
 impl Events {
@@ -124,8 +108,8 @@ impl Events {
     /// # Errors
     /// [`Failure`].
     pub fn run(self) -> Result<ExitCode, Failure> {
-        let entries: Vec<Entry> = fetch(self.status, "events")?;
-        print(self.output, &entries, || {
+        let entries: Vec<Entry> = self.look.fetch("events")?;
+        print(self.look.output, &entries, || {
             let mut shown = table(&["event", "time", "policy", "what"]);
             for entry in &entries {
                 let policy = entry.policy.clone().unwrap_or_default();

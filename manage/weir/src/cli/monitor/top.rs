@@ -1,91 +1,52 @@
 //! `weir monitor top`: what a running monitor sees: processes, policies, sensors. `weir monitor status`: whether it does what it should.
 
-use super::{STATUS_ADDRESS, ask};
-use crate::cli::output::{Format, print, table};
-use crate::exit::Exit;
-use crate::failure::Failure;
-use clap::Args;
+use super::STATUS_ADDRESS;
+use crate::cli::output::table;
+use crate::cli::shown::{self, Shown};
 use serde::Serialize;
-use std::io::{IsTerminal, Write};
-use std::net::SocketAddr;
-use std::process::ExitCode;
-use std::time::Duration;
 use weir_monitor::status::Status;
 
 /// `weir monitor top`
-#[derive(Debug, Args)]
-pub struct Top {
-    /// Where the monitor shows its status
-    #[arg(long, default_value = STATUS_ADDRESS)]
-    status: SocketAddr,
-    /// Seconds between two looks; without it, and when the output is no terminal, one look
-    #[arg(long)]
-    every_s: Option<u64>,
-    /// How to print
-    #[arg(short, long, value_enum, default_value_t = Format::Table)]
-    output: Format,
-}
-
-impl Top {
-    /// Runs it.
-    ///
-    /// # Errors
-    /// [`Failure`].
-    pub fn run(self) -> Result<ExitCode, Failure> {
-        loop {
-            let status: Status = ask::fetch(self.status, "status")?;
-            if self.every_s.is_some() && std::io::stdout().is_terminal() {
-                put!("\x1b[2J\x1b[H");
-            }
-            print(self.output, &status, || show(&status))?;
-            std::io::stdout().flush().map_err(Failure::io("printing"))?;
-            let Some(seconds) = self.every_s else { return Ok(ExitCode::SUCCESS) };
-            std::thread::sleep(Duration::from_secs(seconds.max(1)));
-        }
-    }
-}
-
+pub type Top = shown::Top<OfMonitor>;
 /// `weir monitor status`
-#[derive(Debug, Args)]
-pub struct Brief {
-    /// Where the monitor shows its status
-    #[arg(long, default_value = STATUS_ADDRESS)]
-    status: SocketAddr,
-    /// How to print
-    #[arg(short, long, value_enum, default_value_t = Format::Table)]
-    output: Format,
+pub type Brief = shown::Brief<OfMonitor>;
+
+/// A monitor that shows its status.
+#[derive(Debug)]
+pub struct OfMonitor;
+
+impl Shown for OfMonitor {
+    const ADDRESS: &'static str = STATUS_ADDRESS;
+    const NAME: &'static str = "a 'weir monitor'";
+    type Status = Status;
+    type Brief = Briefly;
+
+    fn show(status: &Status, _before: Option<(&Status, u64)>) {
+        show(status);
+    }
+
+    fn brief(status: &Status) -> (Briefly, Vec<String>) {
+        briefly(status)
+    }
+
+    fn say(brief: &Briefly) {
+        say!("{} policies in force, kernel by {}, {} alarms", brief.policies, brief.kernel, brief.alarms);
+    }
 }
 
 /// What `weir monitor status` says.
 #[derive(Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
-struct Briefly {
+pub struct Briefly {
     /// Policies in force.
     policies: usize,
     /// How the kernel is heard.
     kernel: String,
     /// Alarms since the start.
     alarms: u64,
-    /// What is wrong.
-    problems: Vec<String>,
 }
 
-impl Brief {
-    /// Runs it.
-    ///
-    /// # Errors
-    /// [`Failure`].
-    pub fn run(self) -> Result<ExitCode, Failure> {
-        let brief = briefly(&ask::fetch(self.status, "status")?);
-        print(self.output, &brief, || {
-            say!("{} policies in force, kernel by {}, {} alarms", brief.policies, brief.kernel, brief.alarms);
-            brief.problems.iter().for_each(|problem| say!("PROBLEM: {problem}"));
-        })?;
-        Ok(if brief.problems.is_empty() { Exit::Done } else { Exit::No }.into())
-    }
-}
-
-fn briefly(status: &Status) -> Briefly {
+fn briefly(status: &Status) -> (Briefly, Vec<String>) {
     let mut problems: Vec<String> = status.degraded.iter().map(|why| format!("degraded: {why}")).collect();
     for row in &status.boxes {
         problems.extend(row.error.iter().map(|error| format!("sensor box {}: {error}", row.name)));
@@ -100,12 +61,9 @@ fn briefly(status: &Status) -> Briefly {
     if status.audit_failed > 0 {
         problems.push(format!("{} lines could not be written to the audit log", status.audit_failed));
     }
-    Briefly {
-        policies: status.policies.len(),
-        kernel: status.kernel.clone(),
-        alarms: status.alarms,
-        problems,
-    }
+    let brief =
+        Briefly { policies: status.policies.len(), kernel: status.kernel.clone(), alarms: status.alarms };
+    (brief, problems)
 }
 
 fn show(status: &Status) {

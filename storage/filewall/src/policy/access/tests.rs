@@ -6,7 +6,7 @@ use crate::policy::tests::{answer, ask, chain, made, try_chain};
 use crate::policy::time::parse_unix_ms;
 use crate::wire::nfs3::Handle;
 
-const RULES: &str = "
+pub(crate) const RULES: &str = "
 kind: identities
 users:
   alice: {uid: 1001, roles: [user]}

@@ -2,40 +2,18 @@
 
 use super::*;
 use crate::message::Now;
+use crate::policy::access::tests::RULES;
 use crate::policy::tests::{Made, answer, chain, made};
 use crate::policy::time::parse_unix_ms;
 use crate::wire::nfs3::Handle;
 
-const RULES: &str = "
-kind: identities
-users:
-  alice: {uid: 1001, roles: [user]}
-  bob: {uid: 1002, roles: [developer]}
-roles:
-  user: {}
-  developer: {inherits: [user]}
----
+/// Before the rules of the tests of `access`.
+const FROZEN: &str = "
 kind: read-only
-paths: [/old]
+paths: [/src/old]
 timezone: UTC
 time: [{from: \"00:00\", to: \"12:00\"}]
----
-kind: access
-default: deny
-timezone: UTC
-rules:
-- deny: [changes]
-  clients: [10.0.9.0/24]
-  answer: rofs
-- allow: [all]
-  roles: [developer]
-  paths: [/src, /old]
-- deny: [reads]
-  users: [alice]
-  time: [{from: \"17:00\", to: \"09:00\"}]
-- allow: [looks, reads]
-  roles: [user]
-";
+---";
 
 /// An operation on an object, or on the name `x` in it.
 fn call(op: Op, uid: u32, handle: &'static [u8]) -> Made {
@@ -54,11 +32,11 @@ fn call(op: Op, uid: u32, handle: &'static [u8]) -> Made {
 
 #[test]
 fn what_is_explained_is_what_is_done() {
-    let chain = chain(RULES);
+    let chain = chain(&format!("{FROZEN}{RULES}"));
     let context = chain.context();
     chain.knows_mount(&Handle::new(b"root").unwrap(), b"/");
     let folders: [(&'static [u8], &[u8]); 4] =
-        [(b"root", b"/"), (b"src", b"/src"), (b"old", b"/old"), (b"in-old", b"/old/in")];
+        [(b"root", b"/"), (b"src", b"/src"), (b"old", b"/src/old"), (b"in-old", b"/src/old/in")];
     for (handle, path) in folders {
         context.places.learn(handle, context.zones.place(path).unwrap(), b"root", None);
     }
