@@ -212,7 +212,8 @@ fn a_host_without_a_switch_joins_for_its_planes() {
     // The process is there before its host is one.
     let echo = serve(state.clone(), run.clone(), folder.path().join("echo"));
     wait("a try that fails", || echo.tries() > 0);
-    let asked = TokenRequest { name: "h9".parse().unwrap(), role: Role::Planes, valid_s: None, underlay: None };
+    let asked =
+        TokenRequest { name: "h9".parse().unwrap(), role: Role::Planes, valid_s: None, underlay: None };
     let token = lab.client().token(&asked).unwrap().token;
     let underlay = lab.switches().into_iter().find(|one| one.name == "h1").unwrap().underlay;
     let host = |token: Option<&str>| {

@@ -359,7 +359,10 @@ fn what_was_written_down_before_an_upgrade_counts() {
     std::fs::write(folder.path().join(FILE), text).unwrap();
     let mut repairer = Repairer::open(folder.path(), Fake::new(folder.path())).unwrap();
     assert!(repairer.frozen().has("machines/web"));
-    assert_eq!(repairer.known("machines/web", &spec_of(RepairAction::Kill, "a")).unwrap().outcome, Some(Ok(())));
+    assert_eq!(
+        repairer.known("machines/web", &spec_of(RepairAction::Kill, "a")).unwrap().outcome,
+        Some(Ok(()))
+    );
     let again = repairer.apply("machines/web", Some(&spec_of(RepairAction::Freeze, "b")), Version(8));
     assert_eq!(again, Err("no freeze".into()));
     let old = repairer.apply("machines/web", Some(&spec_of(RepairAction::Kill, "older")), Version(5));

@@ -22,7 +22,7 @@ use weir_base::codec::{decode, encode};
 use weir_controller::core::identities::Row;
 use weir_controller::driver::{ControllerHandle, certificate_key};
 use weir_model::Label;
-use weir_model::event::{Role, SourceId};
+use weir_model::event::SourceId;
 use weir_model::identity::IdentityEvent;
 use weir_model::join::to_hex;
 use weir_trust::identity::KeyPair;

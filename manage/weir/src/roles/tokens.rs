@@ -12,7 +12,7 @@ use weir_apps::fabric;
 use weir_controller::Error;
 use weir_controller::core::tokens::{TOKEN_LIFE_MAX_S, TokenRow, TokenState, token, tokens};
 use weir_model::Label;
-use weir_model::event::{ActuatorFacts, Role, SourceId};
+use weir_model::event::{ActuatorFacts, SourceId};
 use weir_model::identity::{IdentityEvent, TokenChange, TokenId};
 use weir_model::join::{JOIN_REQUEST_BYTES_MAX, JoinRequest, JoinResponse, from_hex, to_hex};
 use weir_model::signed::Signature;
