@@ -166,7 +166,7 @@ fn what_is_not_deterministic_or_not_ours_is_not_loaded() {
     assert!(!refused(b"no module".to_vec()).is_empty());
     let large = module("", REPLY_NOTHING);
     let limits = ProcedureLimits { fuel_max: 1_000, memory_bytes_max: 1_000 };
-    let small = WasmLoader::new().load(&large, limits).err().unwrap();
+    let small = WasmLoader::new().load(&large, limits).err().unwrap().to_string();
     assert!(small.contains("limit"), "a page of memory is more than allowed: {small}");
     let start = wat::parse_str(format!("(module {ALLOC} (func $s (loop $l (br $l))) (start $s) (func (export \"call\") (param i32 i32) (result i64) (i64.const 0)))")).unwrap();
     assert!(refused(start).contains("fuel"), "an endless start");

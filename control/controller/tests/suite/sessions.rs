@@ -502,10 +502,10 @@ fn hosts_of_all_protocols_that_are_taken_work_side_by_side() {
             handle.order(order, None).await.unwrap();
         }
         let endpoints =
-            agents.iter().map(|agent| endpoint("n1", &format!("e-{}", agent.name), agent.name.as_str()));
+            agents.iter().map(|agent| endpoint("n1", &format!("e{}", agent.protocol), agent.name.as_str()));
         handle.propose(transaction(endpoints.collect())).await.unwrap();
         for agent in &agents {
-            let port = Key::Port { vni: vni(&label("n1")), endpoint: label(&format!("e-{}", agent.name)) };
+            let port = Key::Port { vni: vni(&label("n1")), endpoint: label(&format!("e{}", agent.protocol)) };
             until("its port", async || has(agent, &port)).await;
             for (key, since) in [(&Key::Underlays, SWITCHES_SINCE), (&plane, PLANES_SINCE)] {
                 let can_read = agent.protocol >= since;
