@@ -301,7 +301,7 @@ impl Shares {
         match batch.signature {
             // Of another phase they are refused and nobody's fault.
             Some(GroupSignature::Members { .. }) => {
-                drop(batch.refused.insert(std::mem::take(&mut batch.hoped)))
+                batch.refused.insert(std::mem::take(&mut batch.hoped));
             }
             _ => done.costly.clone_from(&batch.hoped),
         }
