@@ -8,8 +8,9 @@
 #   WEIR_GUEST_PARTS=ports,refused    these parts alone, of ports, refused, monitor and files
 #   WEIR_GUEST_FIGURES=1              the monitor beside others that end memory hogs too
 #   WEIR_GUEST_CACHE=FOLDER           where Debian's root for the guest is kept between runs (default: /var/cache/weir/units)
-#   WEIR_GUEST_EXTRA='FILE ARGUMENT…' a program that the guest runs at the end; it holds if its exit code is 0
+#   WEIR_GUEST_EXTRA='FILE ARGUMENT…' a program that the guest runs at the end; it holds if its exit code is 0 and it says of nothing NOT RUN
 #   WEIR_GUEST_LIMIT_S=N              how long the guest may take (default 1500, with figures 3000)
+#   WEIR_GUEST_PATIENCE_S=N           how long a check may take (default 120): more where the machine has much else to do
 #
 # Needs root, debootstrap, qemu-system-x86 and e2fsprogs, 2 GB of memory and, the first time, Debian's packages. The guest has no network;
 # QEMU runs without KVM if there is none that works, so a run takes a few minutes.
@@ -114,6 +115,8 @@ install_weir() {
   read -ra extra <<< "${WEIR_GUEST_EXTRA:-}"
   if [ ${#extra[@]} -gt 0 ]; then
     install -m 755 "${extra[0]}" "$root/usr/local/lib/weir-proof/extra"
+    # A script has nothing to strip.
+    strip "$root/usr/local/lib/weir-proof/extra" 2>/dev/null || true
     printf '%s\n' "${extra[@]:1}" > "$root/usr/local/lib/weir-proof/extra-arguments"
   fi
   install -m 644 "$here/packaging/guest/weir-proof.service" "$root/etc/systemd/system/weir-proof.service"
@@ -146,7 +149,7 @@ boot() {
   local qmp=()
   [ -z "${WEIR_GUEST_QMP:-}" ] || qmp=(-qmp "unix:$WEIR_GUEST_QMP,server=on,wait=off")
   arguments="root=/dev/vda rw console=ttyS0 quiet panic=-1 mitigations=off audit=0 no_timer_check systemd.show_status=0"
-  arguments+="${WEIR_GUEST_PARTS:+ weir.parts=$WEIR_GUEST_PARTS}${WEIR_GUEST_FIGURES:+ weir.figures}"
+  arguments+="${WEIR_GUEST_PARTS:+ weir.parts=$WEIR_GUEST_PARTS}${WEIR_GUEST_FIGURES:+ weir.figures}${WEIR_GUEST_PATIENCE_S:+ weir.patience=$WEIR_GUEST_PATIENCE_S}"
   timeout -k 5 "$limit_s" qemu-system-x86_64 -accel "$accel" -cpu "$cpu" -M q35 -smp 2 -m "$memory_mib" -nodefaults -no-user-config -no-reboot \
     -display none -serial "file:$console" -kernel "$work/vmlinuz" -initrd "$work/initrd" -append "$arguments" \
     -drive "file=$image,format=raw,if=virtio,cache=unsafe" -device virtio-rng-pci "${qmp[@]}" </dev/null || true

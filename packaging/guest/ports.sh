@@ -7,9 +7,6 @@ guest() { # who waits at the other end of a virtual machine's socket
 }
 switch_pid() { cat /run/weir-host/switch.pid; }
 
-for n in red-a red-b red-c red-d; do
-  check "$n gets its address by DHCP" ip netns exec "$n" udhcpc -i eth0 -n -q -t 5 -s /etc/udhcpc/default.script
-done
 # Each kind of port asks other calls of the kernel.
 check "kind tap: ping" ping_to 10.1.0.11
 check "kind af-packet: ping" ping_to 10.1.0.12

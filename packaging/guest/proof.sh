@@ -1,17 +1,21 @@
 #!/bin/bash
 # Runs in the guest: starts the units as docs/operate says, uses them, breaks them, and says what held, a line a check:
 #   ROW ok|FAILED|NOT-RUN|PART|WHAT|SECONDS
-# The kernel's command line says which parts (weir.parts=ports,monitor) and whether the monitor's figures are made (weir.figures).
+# The kernel's command line says which parts (weir.parts=ports,monitor), whether the monitor's figures are made (weir.figures), and how many
+# seconds a check may take (weir.patience).
 set -u
 export LC_ALL=C.UTF-8 HOME=/root WEIR_CONTEXT=/var/lib/weir/controller/admin.json
 here=/usr/local/lib/weir-proof
 failed=0
 part=units
 
+patience=$(tr ' ' '\n' < /proc/cmdline | sed -n 's/^weir\.patience=//p')
+export patience=${patience:-120}
+
 row() { echo "ROW $1|$part|$2|$3"; }
-check() { # what, a command that shall come true within two minutes: an emulated machine on a busy one is slow
+check() { # what, a command that shall come true in time: an emulated machine on a busy one is slow
   local what=$1 begin=$SECONDS; shift
-  while [ $SECONDS -lt $((begin + 120)) ]; do
+  while [ $SECONDS -lt $((begin + patience)) ]; do
     if "$@" >/tmp/last 2>&1; then row ok "$what" $((SECONDS - begin)); return; fi
     sleep 0.5
   done
@@ -54,6 +58,13 @@ check "resources are accepted" weir apply --yes -f "$here/net.yaml"
 check "host and gateway are in sync" in_step 2
 check "weir-monitor runs" systemctl is-active weir-monitor
 
+# Who pings has an address, whichever of these is wanted.
+if is_wanted ports || is_wanted refused; then
+  for n in red-a red-b red-c red-d; do
+    check "$n gets its address by DHCP" ip netns exec "$n" udhcpc -i eth0 -n -q -t 5 -s /etc/udhcpc/default.script
+  done
+fi
+
 for file in ports refused monitor files; do
   is_wanted "$file" || continue
   part=$file
@@ -64,7 +75,15 @@ done
 if [ -x "$here/extra" ]; then
   part=extra
   mapfile -t arguments < "$here/extra-arguments"
-  if "$here/extra" "${arguments[@]}"; then row ok "the program of the one who asked" 0; else row FAILED "the program of the one who asked" 0; failed=1; fi
+  what="the program of the one who asked"
+  if ! "$here/extra" "${arguments[@]}" > /tmp/extra 2>&1; then
+    row FAILED "$what" 0; failed=1
+  elif reason=$(grep -om1 'NOT RUN .*' /tmp/extra); then
+    not_run "$what" "${reason#NOT RUN }"
+  else
+    row ok "$what" 0
+  fi
+  tail -40 /tmp/extra
 fi
 
 part=units

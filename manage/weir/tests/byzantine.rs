@@ -201,7 +201,7 @@ fn every_member_takes_what_is_asked_and_three_are_too_few() {
 }
 
 /// The members that a controller knows; none while it does not answer.
-fn members_at(lab: &Lab, controller: &str) -> Vec<u64> {
+pub fn members_at(lab: &Lab, controller: &str) -> Vec<u64> {
     let group = seen_by(lab, controller);
     group.map(|group| group.members.iter().map(|member| member.id).collect()).unwrap_or_default()
 }
@@ -218,7 +218,7 @@ fn group_key(lab: &Lab) -> String {
 
 /// An operator repeats a command until it has succeeded and these controllers know these members; `meanwhile` happens once, while the first
 /// try is under way.
-fn change(lab: &Lab, arguments: &[&str], members: &[u64], at: &[&str], meanwhile: impl FnOnce()) {
+pub fn change(lab: &Lab, arguments: &[&str], members: &[u64], at: &[&str], meanwhile: impl FnOnce()) {
     let begin = || lab.command().args(arguments).stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
     let mut running = begin();
     meanwhile();
@@ -234,7 +234,7 @@ fn change(lab: &Lab, arguments: &[&str], members: &[u64], at: &[&str], meanwhile
     });
 }
 
-fn addition(lab: &Lab, id: u64) -> Vec<String> {
+pub fn addition(lab: &Lab, id: u64) -> Vec<String> {
     let state = lab.folder().join(format!("c{id}/state"));
     let key = lab.ok(&["group", "identity", "--state", &state.display().to_string()]).trim().to_owned();
     // The underlay of the ninth instance, behind the twenty of the other kinds.
@@ -244,14 +244,14 @@ fn addition(lab: &Lab, id: u64) -> Vec<String> {
     text.into_iter().map(str::to_owned).chain(["--key".to_owned(), key]).collect()
 }
 
-fn add(lab: &Lab, id: u64, members: &[u64], at: &[&str], meanwhile: impl FnOnce()) {
+pub fn add(lab: &Lab, id: u64, members: &[u64], at: &[&str], meanwhile: impl FnOnce()) {
     let arguments = addition(lab, id);
     let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
     change(lab, &arguments, members, at, meanwhile);
 }
 
 /// A program ends by itself, and its log says why.
-fn wait_ended(lab: &Lab, program: &str, why: &str) {
+pub fn wait_ended(lab: &Lab, program: &str, why: &str) {
     wait(&format!("{program} to end by itself"), || lab.program(program).is_none_or(|one| !one.alive()));
     wait(&format!("the log of {program} to say why"), || {
         std::fs::read_to_string(lab.log(program)).is_ok_and(|log| log.contains(why))

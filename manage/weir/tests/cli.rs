@@ -385,6 +385,18 @@ fn one_cause_has_one_exit_code() {
     for arguments in [&["store", "watch", &long][..], &["store", "watch", "t/words", &long]] {
         assert!(controller.ends(2, arguments, "").contains("at most 1024"));
     }
+    for arguments in [
+        ["fs", "mount", "--backend", "mem:", &long],
+        ["fs", "serve", "--backend", "mem:", &long],
+        ["fs", "mount", "--backend", &format!("dir:/{long}"), "/mnt"],
+    ] {
+        let ended = run(Command::new(WEIR).args(arguments), "");
+        let said = text(&ended.stderr);
+        assert!(
+            ended.status.code() == Some(2) && said.len() < 1024 && said.contains("at most 4095"),
+            "{said}"
+        );
+    }
     // The server says the same of a document that comes without the command line.
     let reserved = "kind: subnet\nnetwork: red\nname: a\nv4: 240.0.0.0/8\n";
     assert!(controller.ends(1, &["apply", "-f", "-", "--yes"], reserved).contains("240.0.0.0/8"));

@@ -184,6 +184,15 @@ fn a_token_is_for_one_name_in_one_role_and_serves_once() {
     refused(controller.join("a", ("h1", host), "192.0.2.1", &token), "voided");
     let again = controller.token("h1", host, Some("192.0.2.1"));
     refused(controller.join("a", ("h1", host), "192.0.2.1", &again), "this key was revoked");
+    let another = controller.token("h5", host, Some("192.0.2.5"));
+    refused(controller.join("a", ("h5", host), "192.0.2.5", &another), "revoked, as one of actuator/h1");
+    // Nor by the key of its certificate alone.
+    let key = weir_model::join::KEY_FILE;
+    std::fs::create_dir(controller.folder("half")).unwrap();
+    std::fs::copy(controller.folder("a").join(key), controller.folder("half").join(key)).unwrap();
+    refused(controller.join("half", ("h5", host), "192.0.2.5", &another), "revoked, as one of actuator/h1");
+    // The token is for whoever comes with keys of its own.
+    controller.join("e", ("h5", host), "192.0.2.5", &another).unwrap();
     controller.join("b", ("h1", host), "192.0.2.1", &again).unwrap();
 
     let short =

@@ -22,7 +22,7 @@ fn identity(lab: &Lab, name: &str) -> Value {
     found.unwrap_or_else(|| panic!("{name} is not listed"))
 }
 
-fn key(lab: &Lab, name: &str) -> String {
+pub fn key(lab: &Lab, name: &str) -> String {
     identity(lab, name)["key"].as_str().unwrap_or_default().to_owned()
 }
 
@@ -72,7 +72,7 @@ impl Stolen {
 }
 
 /// A counter of a controller.
-fn counter(lab: &Lab, controller: &str, what: &str) -> u64 {
+pub fn counter(lab: &Lab, controller: &str, what: &str) -> u64 {
     let metrics = lab.client_of(controller).metrics().unwrap_or_default();
     let line = format!("weir_controller_identities_total{{what=\"{what}\"}} ");
     metrics.lines().find_map(|found| found.strip_prefix(&line)?.parse().ok()).unwrap_or(0)

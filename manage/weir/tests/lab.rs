@@ -357,6 +357,11 @@ impl Lab {
         success(&arguments, &command.output().unwrap());
     }
 
+    /// What this scenario did to the lab is not undone: the next one has a new one.
+    pub fn is_spent(self) {
+        self.kind.broken.store(true, Ordering::Release);
+    }
+
     /// Takes the lab down before this process ends.
     pub fn take_down(self) {
         self.ok(&["lab", "down", self.kind.name, "--instance", INSTANCE]);

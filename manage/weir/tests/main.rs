@@ -44,6 +44,7 @@ mod nfs_guest;
 mod planes;
 mod policy;
 mod quorum;
+mod revoked;
 mod rot;
 mod seven;
 mod store;

@@ -2,10 +2,11 @@
 
 use crate::extra::Extra;
 use crate::group::{leader, wait_whole};
+use crate::identities::{counter, key};
 use crate::lab::{Lab, group_lab};
 use crate::namespaces::{BOUND, within};
 use rustls::pki_types::ServerName;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWriteExt};
 use weir_agent::session::tls::session_config;
 use weir_api::pki::{self, Authority};
@@ -61,26 +62,69 @@ async fn greeted(folder: &Path, at: String) -> ToActuator {
     hear(&mut stream).await.unwrap()
 }
 
+/// A host that the domain's authority knows, and no controller.
+pub struct Stranger<'a> {
+    lab: &'a Lab,
+    folder: PathBuf,
+}
+
+impl<'a> Stranger<'a> {
+    pub fn of(lab: &'a Lab, folder: &Path) -> Stranger<'a> {
+        certify(lab, folder);
+        Stranger { lab, folder: folder.to_path_buf() }
+    }
+
+    /// Why a controller refuses its session.
+    pub fn hears(&self, at: &str) -> String {
+        within(&self.lab.netns("h1"), || {
+            let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+            let answer = async { tokio::time::timeout(BOUND, greeted(&self.folder, at.to_owned())).await };
+            match runtime.block_on(answer).unwrap() {
+                ToActuator::Refused(reason) => reason,
+                other => panic!("{at}: {other:?}"),
+            }
+        })
+    }
+}
+
 #[test]
 fn a_member_that_cannot_answer_for_the_group_says_who_does() {
     let Some(lab) = group_lab("group_advice") else { return };
     wait_whole(&lab);
     let extra = Extra::begin();
-    let folder = extra.file("unknown");
-    certify(&lab, Path::new(&folder));
+    let stranger = Stranger::of(&lab, Path::new(&extra.file("unknown")));
     let first = leader(&lab, "");
     let follower = lab.controllers().iter().copied().find(|one| *one != first).unwrap();
     let at = |name: &str| format!("198.18.96.{}:7444", &name[1..]);
-    let ask = |name: &str| {
-        within(&lab.netns("h1"), || {
-            let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
-            let answer = async { tokio::time::timeout(BOUND, greeted(Path::new(&folder), at(name))).await };
-            match runtime.block_on(answer).unwrap() {
-                ToActuator::Refused(reason) => reason,
-                other => panic!("{name}: {other:?}"),
-            }
-        })
-    };
-    let said = ask(follower);
+    let said = stranger.hears(&at(follower));
     assert!(said.contains(&format!("controller {} leads", &first[1..])), "{said}");
+    // Also before the first change of members.
+    let all: Vec<String> = lab.controllers().iter().map(|one| at(one)).collect();
+    let told = said.split_once("the controllers of the group are at ").map(|(_, told)| told.to_owned());
+    let mut told: Vec<String> = told.unwrap_or_default().split(", ").map(str::to_owned).collect();
+    told.sort();
+    assert_eq!(told, all, "{said}");
+}
+
+#[test]
+fn a_host_that_changes_its_keys_asks_the_one_that_leads() {
+    let Some(lab) = group_lab("group_rotation") else { return };
+    wait_whole(&lab);
+    // Not the one that its agent knows first.
+    let first = leader(&lab, "");
+    lab.kill(&first);
+    let second = leader(&lab, &first);
+    lab.start(&first);
+    wait_whole(&lab);
+    assert_eq!(leader(&lab, ""), second);
+    let refusals = || {
+        let all = lab.controllers().iter().map(|one| counter(&lab, one, "rotation_refused"));
+        all.sum::<u64>()
+    };
+    let (before, refused) = (key(&lab, "h1"), refusals());
+    for _ in 0..2 {
+        lab.ok(&["identity", "rotate", "h1"]);
+    }
+    assert_ne!(key(&lab, "h1"), before);
+    assert_eq!(refusals(), refused, "each step is asked of one that takes it");
 }

@@ -168,6 +168,11 @@ impl Identities {
         self.rows.get(source)
     }
 
+    /// Whose key this was, where it was revoked: then it is never taken again, of anybody.
+    pub fn refused_of(&self, key: &[u8; 32]) -> Option<&SourceId> {
+        self.rows.iter().find(|(_, row)| row.refused.contains(key)).map(|(source, _)| source)
+    }
+
     /// All that something is known of.
     pub fn rows(&self) -> impl Iterator<Item = (&SourceId, &Row)> {
         self.rows.iter()

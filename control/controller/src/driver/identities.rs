@@ -165,11 +165,6 @@ impl ControllerHandle {
         has_its_own_address(known.registered(self.shared.keys()), facts)
     }
 
-    /// Whether a source was revoked, as this controller knows it.
-    pub fn is_revoked(&self, source: &SourceId) -> bool {
-        self.shared.published().identities.row(source).is_some_and(|row| row.revoked.is_some())
-    }
-
     /// Sources that are registered by the settings.
     pub fn configured(&self) -> impl Iterator<Item = &SourceId> {
         self.shared.keys().keys()

@@ -29,7 +29,8 @@ pub(super) struct Sessions {
     settings: SessionSettings,
     open: Mutex<HashMap<Label, Open>>,
     next: AtomicU64,
-    /// Where the controllers of the group are, and the number of this list.
+    /// Where the controllers of the group are, and the number of this list: 0 is that of the founders, whom every
+    /// actuator knows by joining.
     controllers: Mutex<(u64, Vec<String>)>,
     /// Sessions opened.
     pub opened: AtomicU64,
@@ -95,7 +96,7 @@ impl Sessions {
 
     fn controllers(&self) -> Option<ToActuator> {
         let (number, sessions) = locked(&self.controllers).clone();
-        (!sessions.is_empty()).then_some(ToActuator::Controllers { number, sessions })
+        (number > 0 && !sessions.is_empty()).then_some(ToActuator::Controllers { number, sessions })
     }
 
     /// Where the controllers are, as far as this one knows.
@@ -103,15 +104,16 @@ impl Sessions {
         locked(&self.controllers).1.clone()
     }
 
-    /// Tells everybody where the controllers are, when that is new.
+    /// Takes over where the controllers are, and tells everybody when that is new.
     pub fn set_controllers(&self, number: u64, sessions: Vec<String>) {
         {
             let mut known = locked(&self.controllers);
-            if known.0 >= number || known.1 == sessions {
+            let is_first = known.1.is_empty();
+            if known.0 >= number && !is_first || known.1 == sessions {
                 known.0 = known.0.max(number);
                 return;
             }
-            *known = (number, sessions);
+            *known = (number.max(known.0), sessions);
         }
         let Some(frame) = self.controllers() else { return };
         for open in locked(&self.open).values() {
@@ -218,3 +220,7 @@ impl Sessions {
         }
     }
 }
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests;

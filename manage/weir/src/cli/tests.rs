@@ -184,6 +184,35 @@ fn the_page_of_exit_codes_is_the_table() {
     }
 }
 
+/// What a person opens in a packet filter is what the settings that are shipped, and those of the documents, listen at.
+#[test]
+fn the_table_of_ports_has_each_that_the_settings_name() {
+    let page = include_str!("../../../../docs/operate/README.md");
+    let settings = [
+        include_str!("../../../../packaging/examples/controller.yaml"),
+        include_str!("../../../../packaging/examples/gateway.yaml"),
+        include_str!("../../../../packaging/examples/host.yaml"),
+        include_str!("../../../../docs/operate/monitor.md"),
+    ];
+    let words = settings
+        .iter()
+        .flat_map(|text| text.split(|at: char| !at.is_ascii_digit() && at != ':' && at != '.'));
+    let written = words.filter_map(|word| word.parse::<std::net::SocketAddrV4>().ok()).map(|at| at.port());
+    let fixed = [
+        weir_agent::config::GATEWAY_DNS_PORT,
+        weir_packet::encap::VXLAN_PORT,
+        weir_packet::encap::GENEVE_PORT,
+    ];
+    let ports: std::collections::BTreeSet<u16> = written.chain(fixed).collect();
+    for port in [7443, 7444, 7445, 9471, 9750, 4054].iter().chain(&fixed) {
+        assert!(ports.contains(port), "the settings name {port}: {ports:?}");
+    }
+    for port in &ports {
+        let is_told = page.lines().any(|line| line.starts_with(&format!("| {port}/")));
+        assert!(is_told, "docs/operate/README.md has no row for {port}");
+    }
+}
+
 #[test]
 fn names_that_old_yaml_takes_for_booleans_are_texts() {
     let read = |text: &str| input::parse("names", text).unwrap().remove(0).resource.id().to_string();

@@ -121,6 +121,24 @@ impl Controlled {
         self.handle.barrier().await.map_err(|error| self.failed(error))
     }
 
+    /// Whether a controller may come into the group under a number and with a key: neither was revoked.
+    fn may_come(&self, whose: &SourceId, id: u64, key: Option<&[u8; 32]>) -> Result<(), ApiError> {
+        let published = self.handle.published();
+        if published.identities.row(whose).is_some_and(|row| row.revoked.is_some()) {
+            return Err(ApiError::conflict(format!(
+                "id: controller {id} was revoked, and does not come back under its number: give the new one another"
+            )));
+        }
+        match key.and_then(|key| published.identities.refused_of(key)) {
+            Some(of) => Err(ApiError::conflict(format!(
+                "key: this key was revoked, as one of {}: begin controller {id} with an empty state directory, and give the key that \
+                 'weir group identity' makes there",
+                of.0
+            ))),
+            None => Ok(()),
+        }
+    }
+
     async fn about_domains(&self, caller: Caller, about: DomainEvent) -> Result<DomainResponse, ApiError> {
         let ordered = self.handle.about_domains(about, Some(caller.0)).await;
         ordered.map(|version| DomainResponse { version: version.0 }).map_err(|error| self.failed(error))
@@ -278,13 +296,10 @@ impl Backend for Controlled {
         Box::pin(async move {
             let group = self.in_group()?;
             let key = member.key.as_deref().and_then(from_hex::<32>);
-            let id = member.id;
-            let whose = SourceId::of_controller(&super::names::member_name(id));
-            if self.handle.is_revoked(&whose) {
-                return Err(ApiError::conflict(format!(
-                    "id: controller {id} was revoked, and does not come back under its number: give the new one another"
-                )));
-            }
+            // One that is behind may not know yet whom it must refuse.
+            self.barrier().await?;
+            let whose = SourceId::of_controller(&super::names::member_name(member.id));
+            self.may_come(&whose, member.id, key.as_ref())?;
             group.add(member).await?;
             if let Some(key) = key.filter(|_| self.handle.orders_everywhere()) {
                 // What it says is taken when as many members say so as cannot all lie; each is asked to add it.

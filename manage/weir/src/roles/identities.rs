@@ -23,7 +23,7 @@ use weir_controller::core::identities::Row;
 use weir_controller::driver::{ControllerHandle, certificate_key};
 use weir_model::Label;
 use weir_model::event::SourceId;
-use weir_model::identity::IdentityEvent;
+use weir_model::identity::{IdentityEvent, KeyHash};
 use weir_model::join::to_hex;
 use weir_trust::identity::KeyPair;
 
@@ -95,6 +95,16 @@ pub fn refuses_strangers(handle: ControllerHandle) -> Arc<Refuses> {
     })
 }
 
+/// The key of a certificate that was just signed, and when it is over.
+///
+/// # Errors
+/// [`ApiError`].
+pub fn key_of_certificate(certificate_pem: &str) -> Result<(KeyHash, u64), ApiError> {
+    let der = weir_api::pki::chain(certificate_pem).map_err(internal)?;
+    let der = der.first().ok_or_else(|| internal("no certificate was made"))?;
+    certificate_key(der).map_err(api_error)
+}
+
 /// Orders which certificate was signed for an actuator.
 ///
 /// # Errors
@@ -104,9 +114,7 @@ pub async fn certified(
     name: &Label,
     certificate_pem: &str,
 ) -> Result<(), ApiError> {
-    let der = weir_api::pki::chain(certificate_pem).map_err(internal)?;
-    let der = der.first().ok_or_else(|| internal("no certificate was made"))?;
-    let (key, until_s) = certificate_key(der).map_err(api_error)?;
+    let (key, until_s) = key_of_certificate(certificate_pem)?;
     let source = SourceId::of_actuator(name);
     let about = IdentityEvent::Certified { whose: source.clone(), key, until_s };
     handle.about_identity(about, Some(source.0)).await.map(drop).map_err(api_error)

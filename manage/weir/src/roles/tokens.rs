@@ -186,19 +186,21 @@ impl Controlled {
             )));
         }
         // What would be refused behind the token's use must not use it up.
-        let whose = SourceId::of_actuator(&request.name);
-        if published.identities.row(&whose).is_some_and(|row| row.refused.contains(&identity)) {
-            return Err(ApiError::conflict(format!(
-                "'{}': this key was revoked: begin with an empty state directory and a new token",
-                request.name
-            )));
-        }
+        let is_good = |key: &[u8; 32]| match published.identities.refused_of(key) {
+            Some(of) => Err(ApiError::conflict(format!(
+                "'{}': this key was revoked, as one of {}: begin with an empty state directory and a new token",
+                request.name, of.0
+            ))),
+            None => Ok(()),
+        };
+        is_good(&identity)?;
         // Its signature is the word of the key that gets the certificate.
         let certificate_pem = self
             .state
             .authority
             .actuator(&request.name, &request.csr_pem, self.certificate_days, self.handle.time().by_clocks())
             .map_err(|error| ApiError::invalid(format!("csr_pem: {error}")))?;
+        is_good(&identities::key_of_certificate(&certificate_pem)?.0)?;
         let name = request.name.clone();
         let facts =
             ActuatorFacts { name: request.name, role: request.role, identity, underlay: request.underlay };

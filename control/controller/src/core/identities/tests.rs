@@ -265,6 +265,12 @@ fn who_is_revoked_is_refused_whole_and_comes_back_with_other_keys_only() {
     world.says(controller(1), &key(1), EventBody::Removed { actuator: label("h1") });
     assert!(matches!(world.joins(&old), Outcome::Rejected(_)));
     assert_eq!(world.row().refused.len(), 3);
+    // Under whatever name it is shown, it is known whose it was.
+    for _ in 0..2 {
+        let of = |by: &KeyPair| world.core.identities().refused_of(&by.public()).cloned();
+        assert_eq!((of(&old), of(&new), of(&fresh)), (Some(host()), Some(host()), None));
+        world.again(1, true);
+    }
 }
 
 #[test]
@@ -318,4 +324,5 @@ fn a_controller_changes_its_own_key() {
     assert!(matches!(says(&mut world, &new), Outcome::Committed(_)));
     world.decided(1, revoked(controller(2)));
     world.rejected(1, revoked(controller(1)), "only controller");
+    assert_eq!(world.core.identities().refused_of(&new.public()), Some(&controller(2)));
 }

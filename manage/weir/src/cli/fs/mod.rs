@@ -4,6 +4,7 @@ mod doctor;
 
 use super::{Failure, Output, output};
 use clap::{Args, Subcommand};
+use std::collections::VecDeque;
 use std::ffi::OsString;
 use std::fmt::Write as _;
 use std::io::Read;
@@ -12,6 +13,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, ExitCode, Stdio};
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
+use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 use weir_intercept::{Announced, Calls};
 use weir_userfs::backend::Held;
@@ -23,6 +25,10 @@ use weir_userfs::mount::Options;
 
 /// How long a new mount may take until it answers, and how often a person is told that one works on an archive.
 const PATIENCE: Duration = Duration::from_secs(60);
+/// Longest text of a backend, and of a mount point, bytes: that of a path, for the kernel.
+const PLACE_BYTES_MAX: usize = 4095;
+/// How much is kept of the last that a daemon says, bytes.
+const WORDS_BYTES_MAX: usize = 16 * 1024;
 
 /// `weir fs …`
 #[derive(Debug, Args)]
@@ -116,6 +122,21 @@ struct MountArguments {
 }
 
 impl MountArguments {
+    /// # Errors
+    /// Which argument is too long for any place.
+    fn check(&self) -> Result<(), Failure> {
+        for (what, bytes) in
+            [("--backend", self.backend.len()), ("the mount point", self.point.as_os_str().len())]
+        {
+            if bytes > PLACE_BYTES_MAX {
+                return Err(Failure::Input(format!(
+                    "{what} has {bytes} bytes: at most {PLACE_BYTES_MAX} are taken"
+                )));
+            }
+        }
+        Ok(())
+    }
+
     fn task(self, state: PathBuf) -> Task {
         let others = self.allow_others || rustix::process::geteuid().is_root();
         let options = Options {
@@ -138,6 +159,9 @@ impl FileSystems {
     /// [`Failure`].
     pub fn run(self) -> Result<ExitCode, Failure> {
         let state = self.state.unwrap_or_else(control::state_directory);
+        if let Command::Mount(arguments) | Command::Serve(arguments) = &self.command {
+            arguments.check()?;
+        }
         match self.command {
             Command::Mount(arguments) => mount(&arguments, &state)?,
             Command::Serve(arguments) => serve(arguments.task(state))?,
@@ -229,11 +253,14 @@ fn mount(arguments: &MountArguments, state: &Path) -> Result<(), Failure> {
     command.args(arguments.suid.then_some("--suid"));
     command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped()).process_group(0);
     let mut child = command.spawn().map_err(Failure::io("starting the daemon"))?;
+    let words = words_of(&mut child);
     let mut begun = Instant::now();
     let point = std::fs::canonicalize(&arguments.point).unwrap_or_else(|_| arguments.point.clone());
     while begun.elapsed() < PATIENCE {
         if child.try_wait().map_err(Failure::io("waiting for the daemon"))?.is_some() {
-            return Err(Failure::Missing(last_words(&mut child)));
+            // A thread that panicked has said why.
+            let words = words.join().unwrap_or_default();
+            return Err(Failure::Missing(words.trim().trim_start_matches("weir: ").to_owned()));
         }
         if let Ok(Answer::Status(status)) = control::ask(state, &point, &Question::Status)
             && status.is_by(child.id())
@@ -251,14 +278,20 @@ fn mount(arguments: &MountArguments, state: &Path) -> Result<(), Failure> {
     Err(Failure::Missing(format!("the daemon (process {id}) has not answered for {seconds} s")))
 }
 
-/// What a daemon said before it ended.
-fn last_words(child: &mut Child) -> String {
-    let mut words = String::new();
-    if let Some(mut errors) = child.stderr.take() {
+/// What a daemon says until it ends, of which the last is kept. It is read all the time: one that says more than a pipe holds would wait for
+/// its reader, and its reader for it.
+fn words_of(child: &mut Child) -> JoinHandle<String> {
+    let errors = child.stderr.take();
+    std::thread::spawn(move || {
+        let (mut kept, mut piece) = (VecDeque::new(), [0; 4096]);
+        let Some(mut errors) = errors else { return String::new() };
         // What cannot be read is not shown.
-        let _ = errors.read_to_string(&mut words);
-    }
-    words.trim().trim_start_matches("weir: ").to_owned()
+        while let Ok(bytes @ 1..) = errors.read(&mut piece) {
+            kept.extend(&piece[..bytes]);
+            kept.drain(..kept.len().saturating_sub(WORDS_BYTES_MAX));
+        }
+        String::from_utf8_lossy(kept.make_contiguous()).into_owned()
+    })
 }
 
 fn unmount(point: &Path, lazy: bool, state: &Path) -> Result<(), Failure> {
@@ -384,3 +417,7 @@ fn describe(all: &[Status], to: &mut String) -> std::fmt::Result {
     }
     Ok(())
 }
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests;

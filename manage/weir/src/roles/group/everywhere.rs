@@ -103,9 +103,12 @@ pub fn open(
     let identity = Identity { id: number(config.id)?, secret: secret(state_dir)? };
     let own = identity.public().map_err(wrong)?;
     let listed = config.founder_keys.get(&config.id);
-    if listed.is_some_and(|listed| *listed != own) && !config.joins {
+    if listed.is_some_and(|listed| *listed != own) {
+        // The chain of members begins with the founders and their keys, also for one that was away.
+        let founded = "once the group is founded, the number of a founder stays with its key: bring its state directory back, or give \
+                       this controller another number (group.id)";
         return Err(Failure::Input(format!(
-            "group.founders: the key of controller {} is not that of {}: it is {} ('weir group identity --state {}')",
+            "group.founders: the key of controller {} is not that of {}: it is {} ('weir group identity --state {}'); {founded}",
             config.id,
             state_dir.join(IDENTITY_FILE).display(),
             to_hex(&own),

@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::policy::tests::{answer, made};
+use crate::wire::nfs3::Handle;
 use std::time::{Duration, Instant};
 
 fn lines(path: &Path, count: usize) -> Vec<serde_json::Value> {
@@ -31,6 +32,33 @@ fn denied_calls_are_written_with_their_policy() {
         (Some("REMOVE"), Some(1001), Some(30))
     );
     assert_eq!((line["denied_by"].as_str(), line["path"].as_str()), (Some("read-only"), Some("…/name")));
+}
+
+/// Lines are written in their order, and the last is there: what is missing before it was never written.
+#[test]
+fn what_is_denied_is_logged_in_the_named_folders_and_where_nobody_knows_the_place() {
+    let folder = tempfile::tempdir().unwrap();
+    let text = "kind: audit\nfile: log\nops: [removals]\npaths: [/pub]\n---\nkind: read-only";
+    std::fs::write(folder.path().join("p.yaml"), text).unwrap();
+    let chain = crate::policy::load(folder.path(), None).unwrap();
+    chain.knows_mount(&Handle::new(b"root").unwrap(), b"/");
+    let (zones, places) = (chain.context().zones, chain.context().places);
+    places.learn(b"pub", zones.place(b"/pub").unwrap(), b"root", None);
+    let removals: [(u32, &'static [u8], &'static [u8]); 6] = [
+        (1, b"root", b"name"),
+        (2, b"unknown", b"name"),
+        (3, b"root", b"other"),
+        (4, b"root", b"pub"),
+        (5, b"root", b"name"),
+        (6, b"pub", b"name"),
+    ];
+    for (uid, handle, name) in removals {
+        let remove = made(uid, Op::Remove, |record| record.opaque(handle).opaque(name));
+        assert_eq!(answer(&chain, &remove), Some(Status::Rofs));
+    }
+    let found = lines(&folder.path().join("log"), 3);
+    let seen: Vec<_> = found.iter().map(|line| (line["uid"].as_u64(), line["path"].as_str())).collect();
+    assert_eq!(seen, [(Some(2), Some("…/name")), (Some(4), Some("/pub")), (Some(6), Some("/pub/name"))]);
 }
 
 /// A disk with room for some bytes.
