@@ -5,6 +5,7 @@ mod domains;
 mod endorsed;
 mod frames;
 mod learned;
+mod people;
 mod recovery;
 mod renames;
 mod sessions;
