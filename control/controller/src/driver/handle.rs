@@ -17,10 +17,7 @@ use tokio::sync::{mpsc, oneshot, watch};
 use tokio::time::{timeout, timeout_at};
 use weir_model::domain::{DomainEvent, Fetch, SignedFetch};
 use weir_model::event::{ActuatorFacts, Apply, Event, EventBody, SignedEvent, SourceId, Transaction};
-use weir_model::filewall::PolicyOrder;
-use weir_model::health::RepairOrder;
 use weir_model::local::{Answer, Question};
-use weir_model::plane::PlaneOrder;
 use weir_model::signed::GroupKey;
 use weir_model::{Key, Label, Plan, Version};
 use weir_store::Store;
@@ -98,28 +95,7 @@ impl ControllerHandle {
     /// [`Error::Rejected`], [`Error::Overloaded`] and definite [`Error::Order`]s: nothing changed.
     /// [`Error::Stopped`] and other [`Error::Order`]s: it may or may not be decided.
     pub async fn propose(&self, transaction: Transaction) -> Result<Version, Error> {
-        self.propose_for(None, transaction).await
-    }
-
-    /// The same for somebody whom the API authenticated: the name is signed and ordered with the change.
-    ///
-    /// # Errors
-    /// As [`ControllerHandle::propose`].
-    pub async fn propose_for(
-        &self,
-        subject: Option<String>,
-        transaction: Transaction,
-    ) -> Result<Version, Error> {
-        self.submit_own(EventBody::Intent(transaction), subject).await
-    }
-
-    /// Changes resources and what planes are to have, for somebody whom the API authenticated: all of it or none. The caller has
-    /// checked which planes there are, and what their specifications say.
-    ///
-    /// # Errors
-    /// As [`ControllerHandle::propose`].
-    pub async fn apply(&self, subject: Option<String>, apply: Apply) -> Result<Version, Error> {
-        self.submit_own(EventBody::Apply(apply), subject).await
+        self.submit_own(EventBody::Intent(transaction), None).await
     }
 
     /// Whether an event about domains would be decided on as things are, and if not, why. Nothing changes; runs beside the core.
@@ -343,39 +319,6 @@ impl ControllerHandle {
             let who = SourceId::of_controller(member);
             audit.seen(Record::Misdeed(Box::new(Misdeed { who, what: Wrong::CutOff, count: 1 })));
         }
-    }
-
-    /// Forgets an actuator, for somebody whom the API authenticated; its session is closed.
-    ///
-    /// # Errors
-    /// As [`ControllerHandle::propose`].
-    pub async fn remove(&self, actuator: Label, subject: Option<String>) -> Result<Version, Error> {
-        self.submit_own(EventBody::Removed { actuator }, subject).await
-    }
-
-    /// Orders a repair by an actuator's monitor, or the end of one, for somebody whom the API authenticated.
-    ///
-    /// # Errors
-    /// As [`ControllerHandle::propose`].
-    pub async fn repair(&self, order: RepairOrder, subject: Option<String>) -> Result<Version, Error> {
-        self.submit_own(EventBody::Repair(order), subject).await
-    }
-
-    /// Orders the policies of a FileWall, or the end of such an order, for somebody whom the API authenticated.
-    ///
-    /// # Errors
-    /// As [`ControllerHandle::propose`].
-    pub async fn filewall(&self, order: PolicyOrder, subject: Option<String>) -> Result<Version, Error> {
-        self.submit_own(EventBody::FileWall(order), subject).await
-    }
-
-    /// Orders a specification of a plane, or the end of one, for somebody whom the API authenticated. Which planes there are, and
-    /// what their specifications may say, the caller has checked.
-    ///
-    /// # Errors
-    /// As [`ControllerHandle::propose`].
-    pub async fn order(&self, order: PlaneOrder, subject: Option<String>) -> Result<Version, Error> {
-        self.submit_own(EventBody::Order(order), subject).await
     }
 
     /// Orders something about other domains, for somebody whom the API authenticated or for this controller itself.

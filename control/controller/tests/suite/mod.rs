@@ -6,6 +6,7 @@ mod endorsed;
 mod frames;
 mod learned;
 mod numbers;
+mod people;
 mod recovery;
 mod renames;
 mod sessions;

@@ -578,7 +578,7 @@ fn certificates_are_renewed_for_members_only() {
             matches!(heard(&mut stream).await, ToActuator::NotRenewed(reason) if reason.contains("at most"))
         );
 
-        handle.remove(label("h1"), None).await.unwrap();
+        handle.submit_own(EventBody::Removed { actuator: label("h1") }, None).await.unwrap();
         assert!(matches!(heard(&mut stream).await, ToActuator::Refused(_)), "its session ends");
         let text = refusal(address, config, hello(identity)).await;
         assert!(text.contains("was forgotten"), "{text}");
@@ -682,7 +682,7 @@ fn a_newer_session_replaces_the_older_and_a_silent_one_dies() {
         .await;
         let third = world.connect(&agent, address);
         all_in_sync(&handle, 1).await;
-        handle.remove(label("h1"), None).await.unwrap();
+        handle.submit_own(EventBody::Removed { actuator: label("h1") }, None).await.unwrap();
         let error = third.await.unwrap().unwrap_err();
         assert!(error.to_string().contains("removed"), "{error}");
         assert!(handle.status().await.unwrap().actuators.is_empty());
