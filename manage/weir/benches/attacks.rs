@@ -6,7 +6,9 @@
 //!   machine's share of nothing: all run on the processors of this one, so what it uses itself the others lack, and its processor time is told beside.
 //! - A fifth controller joins and leaves under load: the longest time without a change that came into force, and without an acknowledged write.
 //!
-//! `members`, `lies` or words of the fourth's (`hangs`, `repeats` and so on) as arguments do these parts alone.
+//! - The fourth orders by its own word, and with stolen and changed requests of the operator, one of each kind: how many are in force.
+//!
+//! `members`, `orders`, `lies` or words of the fourth's (`hangs`, `repeats` and so on) as arguments do these parts alone.
 //!
 //! Every round goes through all of them; medians of the rounds.
 
@@ -32,6 +34,9 @@ mod liar;
 mod namespaces;
 #[path = "../../../control/bft/tests/suite/traitor.rs"]
 mod traitor;
+#[allow(unused_imports)] // its scenario is a test alone
+#[path = "../tests/traitor_orders.rs"]
+mod traitor_orders;
 
 use group::{store, wait_whole};
 use lab::Lab;
@@ -395,7 +400,7 @@ fn main() {
     };
     let kinds = [Fourth::Hangs, Fourth::Crashes].into_iter().chain(liar::KINDS.map(Fourth::Lies));
     let parts: Vec<String> =
-        ["members", "lies"].map(str::to_owned).into_iter().chain(kinds.map(Fourth::word)).collect();
+        ["members", "orders", "lies"].map(str::to_owned).into_iter().chain(kinds.map(Fourth::word)).collect();
     if let Some(other) = arguments.iter().find(|one| !one.starts_with('-') && !parts.contains(one)) {
         eprintln!("there is no part {other}; there are {}", parts.join(", "));
         std::process::exit(2);
@@ -406,10 +411,17 @@ fn main() {
     let context = lab.context_of("c1");
     let made = group::runtime().block_on(async move { store(&context).submit(create).await });
     made.unwrap();
+    if wants("orders") {
+        // What is in force would end it.
+        let tried = traitor_orders::orders(&lab, "c4");
+        println!("RESULT attacks orders-wrong-rules weir=0 goal=0 ratio=0.00");
+        println!("# {tried} orders of {} kinds by a controller alone", traitor_orders::KINDS);
+    }
     if wants("members") {
         membership(&lab);
     }
-    if !arguments.iter().all(|one| one.starts_with('-') || one == "members") || wants("lies") {
+    let of_itself = |one: &String| one.starts_with('-') || one == "members" || one == "orders";
+    if !arguments.iter().all(of_itself) || wants("lies") {
         attacks(&lab, |word| wants("lies") || wants(word));
     }
     lab.take_down();
