@@ -3,11 +3,13 @@
 use crate::any::AnyId;
 use crate::domains::{AddDomain, DomainDescription, DomainList, DomainResponse};
 use crate::planes::{PlaneList, PlaneResponse, PlaneView};
+use crate::said::Word;
 use crate::types::{
     AddMember, ApiError, ApplyRequest, ApplyResponse, AuditPage, CaptureRequest, CapturedFrame, ClockStatus,
-    DeviceList, FileWallRequest, FileWallResponse, GroupStatus, IdentityList, KeyChange, Problem,
-    RepairRequest, RepairResponse, ResourceList, ResourceView, RevokeRequest, RotateRequest, StatusResponse,
-    TokenList, TokenRequest, TokenResponse, TraceRequest, TraceResponse, WatchEvent,
+    DeviceList, FileWallRequest, FileWallResponse, GroupStatus, IdentityList, KeyChange, OperatorList,
+    OperatorRequest, Problem, RepairRequest, RepairResponse, ResourceList, ResourceView, RevokeRequest,
+    RotateRequest, StatusResponse, TokenList, TokenRequest, TokenResponse, TraceRequest, TraceResponse,
+    WatchEvent,
 };
 use std::future::Future;
 use std::net::IpAddr;
@@ -16,10 +18,22 @@ use tokio::sync::mpsc;
 use weir_model::Label;
 use weir_model::join::{JoinRequest, JoinResponse};
 
-/// Who was authenticated: the name in a client's certificate, or [`TOKEN_CALLER`]. It is signed and ordered with
-/// what the caller changes.
+/// Who calls.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Caller(pub String);
+pub struct Caller {
+    /// Who was authenticated: the name in a client's certificate, or [`TOKEN_CALLER`]. It is signed and ordered with what the caller
+    /// changes.
+    pub subject: String,
+    /// What the call says of its signature, which is what counts where requests are signed.
+    pub word: Word,
+}
+
+impl Caller {
+    /// Somebody who signs nothing.
+    pub fn of(subject: impl Into<String>) -> Caller {
+        Caller { subject: subject.into(), word: Word::None }
+    }
+}
 
 /// Who comes with the administrators' token.
 pub const TOKEN_CALLER: &str = "admin-token";
@@ -63,8 +77,8 @@ pub trait Backend: Send + Sync + 'static {
     fn group(&self) -> Result<GroupStatus, ApiError>;
     /// Links of this controller's audit from a number on, at most `limit`.
     fn audit(&self, from: u64, limit: usize) -> Reply<'_, AuditPage>;
-    /// Adds a controller to the group; returns when it has caught up and votes.
-    fn add_member(&self, member: AddMember) -> Reply<'_, ()>;
+    /// Adds a controller to the group, for a caller; returns when it has caught up and votes.
+    fn add_member(&self, caller: Caller, member: AddMember) -> Reply<'_, ()>;
     /// Removes a controller from the group.
     fn remove_member(&self, id: u64) -> Reply<'_, ()>;
     /// Deals new shares of the group's key to its members; returns when they are in force.
@@ -75,6 +89,12 @@ pub trait Backend: Send + Sync + 'static {
     fn set_clock(&self, caller: Caller) -> Reply<'_, ()>;
     /// Hosts, gateways and controllers, with keys and certificates. A stale list may lack what was done last.
     fn identities(&self, stale: bool) -> Reply<'_, IdentityList>;
+    /// The operators whose requests are taken, and whether requests are signed here.
+    fn operators(&self) -> Reply<'_, OperatorList>;
+    /// Makes an operator known, or known by another role or other keys, for a caller.
+    fn put_operator(&self, caller: Caller, name: Label, request: OperatorRequest) -> Reply<'_, ()>;
+    /// Takes nothing of an operator any more, for a caller.
+    fn remove_operator(&self, caller: Caller, name: Label) -> Reply<'_, ()>;
     /// Has a host or gateway change its keys, for a caller; returns when only the new ones are taken.
     fn rotate(&self, caller: Caller, request: RotateRequest) -> Reply<'_, ()>;
     /// Takes nothing of somebody any more, for a caller.

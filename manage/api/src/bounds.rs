@@ -148,6 +148,9 @@ const FIELDS: &[(&str, &str, Bound)] = &[
     ("CaptureRequest", "port", Text(253)),
     ("TokenRequest", "name", Name),
     ("TokenRequest", "underlay", Text(ADDRESS_CHARS)),
+    ("TokenKey", "id", Digits(32)),
+    ("TokenKey", "key", Digits(64)),
+    ("OperatorRequest", "keys", Texts(1, weir_model::operator::OPERATOR_KEYS_MAX, 64)),
     ("AddDomain", "underlays", Texts(0, weir_model::domain::UNDERLAYS_MAX, PREFIX_CHARS)),
     ("DomainDescription", "name", Text(63)),
     ("DomainDescription", "groupKey", Digits(512)),
@@ -161,6 +164,7 @@ const FIELDS: &[(&str, &str, Bound)] = &[
     ("JoinRequest", "underlay", Address),
     ("JoinRequest", "secret", Text(1024)),
     ("JoinRequest", "proof", Text(1024)),
+    ("JoinRequest", "by_token", Text(1024)),
 ];
 
 /// What names in paths and queries may be.

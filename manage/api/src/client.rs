@@ -1,18 +1,20 @@
-//! The client: what the command line and tests speak to a controller with.
+//! The client: what the command line and tests speak to a controller with. What orders something is in `orders`.
+
+mod orders;
 
 use crate::any::AnyId;
-use crate::domains::{AddDomain, DomainDescription, DomainList, DomainResponse};
+use crate::domains::{DomainDescription, DomainList};
+use crate::operator::{Operator, OperatorKey};
 use crate::pki::clock_words;
-use crate::planes::{PlaneList, PlaneRequest, PlaneResponse, PlaneView};
+use crate::planes::{PlaneList, PlaneView};
 use crate::proxy::{Proxies, Proxy};
+use crate::said::{HEADER, Word};
 use crate::types::{
-    AddMember, ApiError, ApplyRequest, ApplyResponse, AuditPage, CaptureRequest, CapturedFrame, ClockStatus,
-    DeviceList, FileWallRequest, FileWallResponse, GroupMember, GroupStatus, IdentityList, KeyChange,
-    NOT_LEADER, Problem, RepairRequest, RepairResponse, ResourceList, ResourceView, RevokeRequest,
-    RotateRequest, StatusResponse, TokenList, TokenRequest, TokenResponse, TraceRequest, TraceResponse,
-    WatchEvent, WatchLine,
+    ApiError, AuditPage, CaptureRequest, CapturedFrame, ClockStatus, DeviceList, GroupMember, GroupStatus,
+    IdentityList, KeyChange, NOT_LEADER, OperatorList, Problem, ResourceList, ResourceView, RotateRequest,
+    StatusResponse, TokenList, TraceRequest, TraceResponse, WatchEvent, WatchLine,
 };
-use axum::http::StatusCode;
+use axum::http::{Method, Request, StatusCode};
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader};
@@ -44,6 +46,9 @@ pub struct Context {
     pub token: String,
     /// The authority's certificate, PEM.
     pub ca: String,
+    /// The operator whose key signs what is asked.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub operator: Option<OperatorKey>,
 }
 
 impl std::fmt::Debug for Context {
@@ -79,6 +84,9 @@ pub enum ClientError {
     /// The controller refuses.
     #[error("{}", .0.problem.message)]
     Refused(ApiError),
+    /// It was not signed, and so nothing was done.
+    #[error("{0}")]
+    NotSigned(String),
     /// The controller's answer makes no sense.
     #[error("the controller's answer cannot be read: {0}")]
     Answer(String),
@@ -92,6 +100,8 @@ pub struct Client {
     proxied: Option<ureq::Agent>,
     proxies: Proxies,
     context: Context,
+    /// Who signs.
+    operator: Option<Operator>,
     /// Who is asked.
     current: Mutex<String>,
 }
@@ -100,8 +110,11 @@ impl Client {
     /// A client with a context.
     ///
     /// # Errors
-    /// [`ClientError::Answer`] when the certificate is none.
+    /// [`ClientError::Answer`] when the certificate is none, [`ClientError::NotSigned`] when the operator's key is none.
     pub fn new(context: Context) -> Result<Client, ClientError> {
+        let operator = context.operator.as_ref().map(Operator::new).transpose();
+        let operator =
+            operator.map_err(|error| ClientError::NotSigned(format!("the context's operator: {error}")))?;
         let ca = Certificate::from_pem(context.ca.as_bytes())
             .map_err(|error| ClientError::Answer(format!("the context's CA certificate: {error}")))?;
         let tls = TlsConfig::builder()
@@ -128,7 +141,7 @@ impl Client {
         };
         let agent = agent(None);
         let current = Mutex::new(context.server.trim_end_matches('/').to_string());
-        Ok(Client { agent, proxied, proxies, context, current })
+        Ok(Client { agent, proxied, proxies, context, operator, current })
     }
 
     /// The controller that is asked.
@@ -267,43 +280,41 @@ impl Client {
     }
 
     fn post<B: Serialize, T: DeserializeOwned>(&self, path: &str, body: &B) -> Result<T, ClientError> {
-        self.at_leader(|| {
-            let request =
-                self.agent(&self.server()).post(self.url(path)).header("authorization", self.bearer());
-            self.read(request.config().timeout_global(Some(TIMEOUT)).build().send_json(body))
-        })
+        self.at_leader(|| self.send(Method::POST, path, &Word::None, Some(body)))
     }
 
-    fn put<B: Serialize, T: DeserializeOwned>(&self, path: &str, body: &B) -> Result<T, ClientError> {
-        self.at_leader(|| {
-            let request =
-                self.agent(&self.server()).put(self.url(path)).header("authorization", self.bearer());
-            self.read(request.config().timeout_global(Some(TIMEOUT)).build().send_json(body))
-        })
-    }
-
-    fn delete(&self, path: &str) -> Result<(), ClientError> {
-        self.delete_for::<Option<()>>(path).map(drop)
-    }
-
-    fn delete_for<T: DeserializeOwned>(&self, path: &str) -> Result<T, ClientError> {
-        self.at_leader(|| {
-            let request =
-                self.agent(&self.server()).delete(self.url(path)).header("authorization", self.bearer());
-            self.read(request.config().timeout_global(Some(TIMEOUT)).build().call())
-        })
+    /// Sends one request to the controller that is asked.
+    fn send<B: Serialize, T: DeserializeOwned>(
+        &self,
+        method: Method,
+        path: &str,
+        word: &Word,
+        body: Option<&B>,
+    ) -> Result<T, ClientError> {
+        let mut request = Request::builder().method(method).uri(self.url(path));
+        request = request.header("authorization", self.bearer());
+        if *word != Word::None {
+            request = request.header(HEADER, word.to_string());
+        }
+        let agent = self.agent(&self.server());
+        let unmade = |error: axum::http::Error| ClientError::Answer(format!("the request: {error}"));
+        match body {
+            None => {
+                let request = request.body(()).map_err(unmade)?;
+                self.read(agent.run(agent.configure_request(request).timeout_global(Some(TIMEOUT)).build()))
+            }
+            Some(body) => {
+                let json =
+                    serde_json::to_vec(body).map_err(|error| ClientError::Answer(error.to_string()))?;
+                let request =
+                    request.header("content-type", "application/json").body(json).map_err(unmade)?;
+                self.read(agent.run(agent.configure_request(request).timeout_global(Some(TIMEOUT)).build()))
+            }
+        }
     }
 
     fn bearer(&self) -> String {
         format!("Bearer {}", self.context.token)
-    }
-
-    /// `POST /v1/apply`.
-    ///
-    /// # Errors
-    /// [`ClientError`], as for every call here.
-    pub fn apply(&self, request: &ApplyRequest) -> Result<ApplyResponse, ClientError> {
-        self.post("/v1/apply", request)
     }
 
     /// `GET /v1/resources`.
@@ -365,28 +376,12 @@ impl Client {
         self.post("/v1/capture", request)
     }
 
-    /// `POST /v1/tokens`.
-    ///
-    /// # Errors
-    /// [`ClientError`].
-    pub fn token(&self, request: &TokenRequest) -> Result<TokenResponse, ClientError> {
-        self.post("/v1/tokens", request)
-    }
-
     /// `GET /v1/tokens`.
     ///
     /// # Errors
     /// [`ClientError`].
     pub fn tokens(&self) -> Result<TokenList, ClientError> {
         self.get("/v1/tokens")
-    }
-
-    /// `DELETE /v1/tokens/ID`.
-    ///
-    /// # Errors
-    /// [`ClientError`].
-    pub fn void_token(&self, id: &str) -> Result<(), ClientError> {
-        self.delete(&format!("/v1/tokens/{id}"))
     }
 
     /// `GET /metrics`, in Prometheus' text format.
@@ -408,27 +403,6 @@ impl Client {
         self.get(&format!("/v1/actuators/{actuator}/counters"))
     }
 
-    /// `POST /v1/actuators/{name}/repairs`.
-    ///
-    /// # Errors
-    /// [`ClientError`].
-    pub fn repair(&self, actuator: &str, request: &RepairRequest) -> Result<RepairResponse, ClientError> {
-        self.post(&format!("/v1/actuators/{actuator}/repairs"), request)
-    }
-
-    /// `POST /v1/actuators/{name}/filewalls/{wall}`.
-    ///
-    /// # Errors
-    /// [`ClientError`].
-    pub fn filewall(
-        &self,
-        actuator: &str,
-        wall: &str,
-        request: &FileWallRequest,
-    ) -> Result<FileWallResponse, ClientError> {
-        self.post(&format!("/v1/actuators/{actuator}/filewalls/{wall}"), request)
-    }
-
     /// `GET /v1/actuators/{name}/planes`.
     ///
     /// # Errors
@@ -445,34 +419,6 @@ impl Client {
         self.get(&plane_path(actuator, plane, of))
     }
 
-    /// `PUT /v1/actuators/{name}/planes/{plane}/{of}`.
-    ///
-    /// # Errors
-    /// [`ClientError`].
-    pub fn put_plane(
-        &self,
-        actuator: &str,
-        plane: &str,
-        of: &str,
-        request: &PlaneRequest,
-    ) -> Result<PlaneResponse, ClientError> {
-        self.put(&plane_path(actuator, plane, of), request)
-    }
-
-    /// `DELETE /v1/actuators/{name}/planes/{plane}/{of}`.
-    ///
-    /// # Errors
-    /// [`ClientError`].
-    pub fn delete_plane(
-        &self,
-        actuator: &str,
-        plane: &str,
-        of: &str,
-        wait_ms: u32,
-    ) -> Result<PlaneResponse, ClientError> {
-        self.delete_for(&format!("{}?waitMs={wait_ms}", plane_path(actuator, plane, of)))
-    }
-
     /// `GET /v1/domain`.
     ///
     /// # Errors
@@ -487,30 +433,6 @@ impl Client {
     /// [`ClientError`].
     pub fn domains(&self) -> Result<DomainList, ClientError> {
         self.get("/v1/domains")
-    }
-
-    /// `POST /v1/domains`.
-    ///
-    /// # Errors
-    /// [`ClientError`].
-    pub fn add_domain(&self, request: &AddDomain) -> Result<DomainResponse, ClientError> {
-        self.post("/v1/domains", request)
-    }
-
-    /// `DELETE /v1/domains/{name}`.
-    ///
-    /// # Errors
-    /// [`ClientError`]; `not-found` when no such domain is known.
-    pub fn forget_domain(&self, name: &str) -> Result<DomainResponse, ClientError> {
-        self.delete_for(&format!("/v1/domains/{name}"))
-    }
-
-    /// `DELETE /v1/actuators/{name}`.
-    ///
-    /// # Errors
-    /// [`ClientError`].
-    pub fn remove_actuator(&self, actuator: &str) -> Result<(), ClientError> {
-        self.delete(&format!("/v1/actuators/{actuator}"))
     }
 
     /// `GET /v1/status` of the controller of the context, whoever leads.
@@ -557,14 +479,6 @@ impl Client {
         Client::new(Context { server: format!("https://{api}"), others: Vec::new(), ..self.context.clone() })
     }
 
-    /// `POST /v1/group/members`.
-    ///
-    /// # Errors
-    /// [`ClientError`].
-    pub fn add_member(&self, member: &AddMember) -> Result<(), ClientError> {
-        self.post::<_, Option<()>>("/v1/group/members", member).map(drop)
-    }
-
     /// `GET /v1/identities`.
     ///
     /// # Errors
@@ -581,20 +495,20 @@ impl Client {
         self.get_from(&self.server(), "/v1/identities?stale=true", PROBE_TIMEOUT)
     }
 
+    /// `GET /v1/operators`.
+    ///
+    /// # Errors
+    /// [`ClientError`].
+    pub fn operators(&self) -> Result<OperatorList, ClientError> {
+        self.get("/v1/operators")
+    }
+
     /// `POST /v1/identities/rotate`.
     ///
     /// # Errors
     /// [`ClientError`].
     pub fn rotate(&self, request: &RotateRequest) -> Result<(), ClientError> {
         self.post::<_, Option<()>>("/v1/identities/rotate", request).map(drop)
-    }
-
-    /// `POST /v1/identities/revoke`.
-    ///
-    /// # Errors
-    /// [`ClientError`].
-    pub fn revoke(&self, request: &RevokeRequest) -> Result<(), ClientError> {
-        self.post::<_, Option<()>>("/v1/identities/revoke", request).map(drop)
     }
 
     /// `POST /v1/identities/change`.
@@ -650,7 +564,8 @@ impl Client {
     /// # Errors
     /// [`ClientError`].
     pub fn remove_member(&self, id: u64) -> Result<(), ClientError> {
-        self.delete(&format!("/v1/group/members/{id}"))
+        let path = format!("/v1/group/members/{id}");
+        self.at_leader(|| self.send::<(), Option<()>>(Method::DELETE, &path, &Word::None, None)).map(drop)
     }
 
     /// `GET /v1/watch`: calls `each` for every change until it returns `false` or the stream ends.
@@ -732,6 +647,7 @@ fn refused(status: StatusCode, bytes: &[u8]) -> ClientError {
         resource: None,
         field: None,
         leader: None,
+        statement: None,
     });
     ClientError::Refused(ApiError { status, problem: Box::new(problem) })
 }

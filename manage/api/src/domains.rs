@@ -4,13 +4,19 @@
 //! Controllers of other domains have no certificate here. Who asks is known by a signature in what it sends
 //! (`weir_model::domain::SignedFetch`), and who answers by its certificate, which is of the authority that the operator brought.
 
-use crate::types::Problem;
+use crate::pki;
+use crate::problem::{ApiError, Problem};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 use ureq::tls::{Certificate, RootCerts, TlsConfig};
 use utoipa::ToSchema;
+use weir_model::Label;
+use weir_model::domain::{DomainController, DomainRecord};
+use weir_model::join::from_hex;
+use weir_model::signed::GroupKey;
 
 /// Where controllers of other domains ask.
 pub const STATEMENTS_PATH: &str = "/v1/domain/statements";
@@ -53,6 +59,52 @@ pub struct AddDomain {
     pub domain: DomainDescription,
     /// Prefixes of the underlay in which its hosts are: it may tell of no other places.
     pub underlays: Vec<String>,
+}
+
+impl AddDomain {
+    /// What the description means.
+    ///
+    /// # Errors
+    /// `invalid`, with the field, its value, and what is allowed.
+    pub fn record(self) -> Result<DomainRecord, ApiError> {
+        let AddDomain { domain, underlays } = self;
+        let wrong = |field: String, value: &str, allowed: &str| {
+            ApiError::invalid(format!("{field}: '{value}' is not allowed: {allowed}"))
+        };
+        let name =
+            Label::new(domain.name.clone()).map_err(|error| ApiError::invalid(format!("name: {error}")))?;
+        let group_key = GroupKey::from_hex(&domain.group_key).ok_or_else(|| {
+            let allowed = "64 hexadecimal digits of a single key, or 192 of a threshold key, as 'weir domain show' prints there";
+            wrong("groupKey".into(), &domain.group_key, allowed)
+        })?;
+        if pki::chain(&domain.authority).map_or(0, |chain| chain.len()) != 1 {
+            let allowed = "the one certificate of its authority in PEM, as 'weir domain show' prints there";
+            let begins: String = domain.authority.chars().take(40).collect();
+            return Err(wrong("authority".into(), &begins, allowed));
+        }
+        let controller = |one: DomainMember| {
+            let key = from_hex::<32>(&one.key).ok_or_else(|| {
+                let allowed = "64 hexadecimal digits of an ed25519 key";
+                wrong(format!("key of controller {}", one.id), &one.key, allowed)
+            })?;
+            let at = one.api.parse::<SocketAddr>();
+            if !at.is_ok_and(|at| at.port() != 0 && !at.ip().is_unspecified()) {
+                let allowed =
+                    "ADDRESS:PORT where this domain's controllers reach it, such as 192.0.2.10:7443";
+                return Err(wrong(format!("api of controller {}", one.id), &one.api, allowed));
+            }
+            Ok(DomainController { id: one.id, key, api: one.api })
+        };
+        let controllers = domain.controllers.into_iter().map(controller);
+        let mut controllers = controllers.collect::<Result<Vec<_>, _>>()?;
+        controllers.sort_by_key(|one| one.id);
+        let prefix = |text: &String| {
+            let allowed = "a prefix of the underlay in which its hosts are, such as 198.18.2.0/24";
+            text.parse().map_err(|_| wrong("underlays".into(), text, allowed))
+        };
+        let underlays = underlays.iter().map(prefix).collect::<Result<_, _>>()?;
+        Ok(DomainRecord { name, group_key, authority_pem: domain.authority, controllers, underlays })
+    }
 }
 
 /// A domain was made known or forgotten.

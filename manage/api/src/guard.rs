@@ -2,6 +2,7 @@
 
 use crate::backend::{Caller, TOKEN_CALLER};
 use crate::extract::{BodyLimit, OPEN_BODY_BYTES_MAX};
+use crate::said::Word;
 use crate::server::Admins;
 use crate::tls::{ADMINISTRATOR, Peer};
 use crate::types::ApiError;
@@ -57,7 +58,8 @@ fn administrator(admins: &Admins, request: &Request) -> Result<Caller, ApiError>
         place.admit(ADMINISTRATOR).map_err(|full| ApiError::overloaded(full.to_string()))?;
     }
     let name = peer.filter(|peer| peer.is_admin).and_then(|peer| peer.name.clone());
-    Ok(Caller(name.unwrap_or_else(|| TOKEN_CALLER.to_string())))
+    let word = Word::of(request.headers())?;
+    Ok(Caller { subject: name.unwrap_or_else(|| TOKEN_CALLER.to_string()), word })
 }
 
 /// Lets administrators through.

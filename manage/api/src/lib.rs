@@ -9,19 +9,23 @@
 //! domain its signature.
 
 pub mod any;
+pub mod asked;
 mod backend;
 pub mod bounds;
 pub mod client;
 pub mod domains;
 mod extract;
 mod guard;
+pub mod operator;
 pub mod pki;
 pub mod planes;
 mod problem;
 pub mod proxy;
 mod requests;
+pub mod said;
 pub mod serve;
 pub mod server;
+mod statement;
 pub mod tls;
 pub mod types;
 pub mod within;

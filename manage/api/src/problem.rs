@@ -1,5 +1,6 @@
 //! What the API answers when it does not do what it is asked.
 
+use crate::statement::{SIGN_AGAIN, Statement, TO_SIGN, UNSIGNED};
 use axum::Json;
 use axum::http::StatusCode;
 use axum::response::{IntoResponse, Response};
@@ -16,7 +17,8 @@ pub const NOT_LEADER: &str = "not-leader";
 pub struct Problem {
     /// A stable word: `invalid`, `not-found`, `conflict`, `unauthorized`, `overloaded`, `too-old`, `not-reached` (ask again in a moment),
     /// `unavailable`, `too-large`, `not-leader` (nothing was done; ask `leader`), `uncertain` (it may or may not be
-    /// done), `internal`.
+    /// done), `to-sign` and `sign-again` (nothing was done; sign `statement` and ask again), `unsigned` (calls are signed here), `forbidden` (by
+    /// somebody who may), `internal`.
     pub code: String,
     /// What is wrong and what would be right.
     pub message: String,
@@ -29,6 +31,9 @@ pub struct Problem {
     /// With `not-leader`: base address of the controller that leads, when it is known.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub leader: Option<String>,
+    /// With `to-sign` and `sign-again`: what is to be signed.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub statement: Option<Box<Statement>>,
 }
 
 /// An error of the API.
@@ -43,7 +48,8 @@ pub struct ApiError {
 impl ApiError {
     fn new(status: StatusCode, code: &str, message: impl Into<String>) -> ApiError {
         let message = message.into();
-        let problem = Problem { code: code.to_string(), message, resource: None, field: None, leader: None };
+        let code = code.to_string();
+        let problem = Problem { code, message, resource: None, field: None, leader: None, statement: None };
         ApiError { status, problem: Box::new(problem) }
     }
 
@@ -71,6 +77,28 @@ impl ApiError {
     /// Who are you?
     pub fn unauthorized(message: impl Into<String>) -> ApiError {
         ApiError::new(StatusCode::UNAUTHORIZED, "unauthorized", message)
+    }
+    /// What is asked is not for who asks.
+    pub fn forbidden(message: impl Into<String>) -> ApiError {
+        ApiError::new(StatusCode::FORBIDDEN, "forbidden", message)
+    }
+    /// It must be signed by an operator, and is not.
+    pub fn unsigned(message: impl Into<String>) -> ApiError {
+        ApiError::new(StatusCode::FORBIDDEN, UNSIGNED, message)
+    }
+    /// This is to be signed. Nothing was done.
+    pub fn to_sign(statement: Statement) -> ApiError {
+        let message = "nothing is done yet: this is what an operator signs";
+        let mut api = ApiError::new(StatusCode::CONFLICT, TO_SIGN, message);
+        api.problem.statement = Some(Box::new(statement));
+        api
+    }
+    /// The signature is not over what the call becomes. Nothing was done.
+    pub fn sign_again(why: impl std::fmt::Display, statement: Statement) -> ApiError {
+        let message = format!("nothing is done: {why}; sign what the call becomes now, and make it again");
+        let mut api = ApiError::new(StatusCode::CONFLICT, SIGN_AGAIN, message);
+        api.problem.statement = Some(Box::new(statement));
+        api
     }
     /// Too much at once: try again later.
     pub fn overloaded(message: impl Into<String>) -> ApiError {

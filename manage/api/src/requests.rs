@@ -14,7 +14,7 @@ use weir_base::exposition::{Exposition, Kind};
 /// Upper ends of the buckets, seconds.
 const BUCKETS_S: [f64; 6] = [0.001, 0.01, 0.1, 1.0, 10.0, 60.0];
 /// What paths begin with; all others are one.
-const ROUTES: [&str; 21] = [
+const ROUTES: [&str; 22] = [
     "/healthz",
     "/readyz",
     "/metrics",
@@ -30,6 +30,7 @@ const ROUTES: [&str; 21] = [
     "/v1/identities",
     "/v1/join",
     "/v1/openapi.json",
+    "/v1/operators",
     "/v1/resources",
     "/v1/status",
     "/v1/tokens",

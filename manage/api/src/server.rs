@@ -1,5 +1,6 @@
 //! The routes.
 
+mod operators;
 mod planes;
 
 use crate::any::{self, AnyId};
@@ -11,6 +12,7 @@ pub use crate::extract::{BODIES_BYTES_MAX, BODY_TIMEOUT, OPEN_BODY_BYTES_MAX, pa
 use crate::guard;
 pub use crate::guard::{HEAD_BYTES_MAX, HEADERS_MAX, OPEN_REQUESTS_MAX, URI_BYTES_MAX};
 use crate::requests;
+use crate::said;
 use crate::tls::Peer;
 use crate::types::{
     AddMember, ApiError, ApplyRequest, ApplyResponse, AuditPage, CaptureRequest, CapturedFrame, ClockStatus,
@@ -129,6 +131,8 @@ fn routes() -> OpenApiRouter<Arc<dyn Backend>> {
         .routes(routes!(refresh_group))
         .routes(routes!(clock, set_clock))
         .routes(routes!(identities))
+        .routes(routes!(operators::operators))
+        .routes(routes!(operators::put_operator, operators::remove_operator))
         .routes(routes!(rotate))
         .routes(routes!(revoke))
         .routes(routes!(order_key_change))
@@ -156,6 +160,7 @@ pub fn openapi() -> serde_json::Value {
     let made = serde_json::to_value(routes().merge(open_routes()).into_openapi());
     let mut document = made.unwrap_or_default();
     bounds::apply(&mut document);
+    said::describe(&mut document);
     document
 }
 
@@ -375,8 +380,12 @@ async fn audit(backend: Shared, Asked(links): Asked<Links>) -> Result<Json<Audit
 /// Add a controller to the group, once it runs: answers when it has caught up and votes.
 #[utoipa::path(post, path = "/v1/group/members", request_body = AddMember,
     responses((status = 204), (status = "4XX", body = Problem), (status = 503, body = Problem)))]
-async fn add_member(backend: Shared, Strict(member): Strict<AddMember>) -> Result<StatusCode, ApiError> {
-    backend.add_member(member).await.map(|()| StatusCode::NO_CONTENT)
+async fn add_member(
+    backend: Shared,
+    Extension(caller): Extension<Caller>,
+    Strict(member): Strict<AddMember>,
+) -> Result<StatusCode, ApiError> {
+    backend.add_member(caller, member).await.map(|()| StatusCode::NO_CONTENT)
 }
 
 /// Remove a controller from the group.

@@ -2,12 +2,17 @@
 
 pub use crate::any::{AnyId, AnyResource, PlaneResource};
 pub use crate::problem::{ApiError, NOT_LEADER, Problem};
+use ipnet::IpNet;
 use serde::{Deserialize, Serialize};
+use std::net::IpAddr;
 use utoipa::ToSchema;
 use weir_model::Label;
 use weir_model::event::Role;
 use weir_model::filewall::PolicyFile;
 use weir_model::health::{HealthNote, RepairAction};
+use weir_model::join::from_hex;
+use weir_model::operator::{OperatorFacts, OperatorRole};
+use weir_trust::said::is_key;
 
 /// Most resources of one request.
 pub const RESOURCES_MAX: usize = weir_model::event::MUTATIONS_MAX;
@@ -758,6 +763,90 @@ pub struct TokenRequest {
     /// Where the bearer's address on the underlay may be, an address or a prefix; absent means only where it speaks from.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub underlay: Option<String>,
+    /// What its maker gives it, who has the other half of its key: wanted where requests are signed.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub key: Option<TokenKey>,
+}
+
+/// Life of a token unless another one is asked for, seconds.
+pub const TOKEN_VALID_S: u32 = 3_600;
+
+impl TokenRequest {
+    /// Where its bearer's address on the underlay may be.
+    ///
+    /// # Errors
+    /// It is no address and no prefix.
+    pub fn underlay(&self) -> Result<Option<IpNet>, ApiError> {
+        let read = |text: &String| {
+            let address = || text.parse::<IpAddr>().map(Into::into);
+            text.parse().or_else(|_| address()).map_err(|_| {
+                ApiError::invalid(format!(
+                    "underlay: '{text}' is not allowed: an address or a prefix, such as 192.0.2.7 or 192.0.2.0/24"
+                ))
+            })
+        };
+        self.underlay.as_ref().map(read).transpose()
+    }
+}
+
+/// The key of a join token, whose seed only its bearer has: who joins by it signs with that, so that no controller can let somebody join.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct TokenKey {
+    /// What the token is called, 32 hexadecimal digits by chance.
+    pub id: String,
+    /// The ed25519 public key, 64 hexadecimal digits.
+    pub key: String,
+    /// When the token is over, seconds of the Unix epoch; it takes the place of `validS`.
+    pub until_s: u64,
+}
+
+/// An operator, as it shall be.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct OperatorRequest {
+    /// What it may order.
+    pub role: OperatorRole,
+    /// Its ed25519 public keys, 64 hexadecimal digits each: all that are taken.
+    pub keys: Vec<String>,
+}
+
+impl OperatorRequest {
+    /// What is ordered of it.
+    ///
+    /// # Errors
+    /// Which key is none.
+    pub fn facts(&self) -> Result<OperatorFacts, ApiError> {
+        let wrong = |key: &String| {
+            ApiError::invalid(format!(
+                "keys: '{key}' is not allowed: 64 hexadecimal digits of an ed25519 key, as 'weir operator key' prints them"
+            ))
+        };
+        let key = |text: &String| from_hex::<32>(text).filter(is_key).ok_or_else(|| wrong(text));
+        Ok(OperatorFacts { role: self.role, keys: self.keys.iter().map(key).collect::<Result<_, _>>()? })
+    }
+}
+
+/// An operator whose requests are taken.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct OperatorView {
+    /// Its name.
+    pub name: String,
+    /// What it may order.
+    pub role: OperatorRole,
+    /// Its ed25519 public keys, hexadecimal.
+    pub keys: Vec<String>,
+}
+
+/// The operators of a domain.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct OperatorList {
+    /// Whether what operators order must be signed here.
+    pub signed: bool,
+    /// By name.
+    pub items: Vec<OperatorView>,
 }
 
 /// A join token.

@@ -3,6 +3,7 @@
 #![allow(clippy::unwrap_used)]
 
 mod document;
+mod signed;
 
 use std::net::{IpAddr, Ipv4Addr};
 use std::sync::Arc;
@@ -37,7 +38,7 @@ fn network(name: &str) -> ResourceView {
 impl Backend for Rote {
     fn apply(&self, caller: Caller, request: ApplyRequest) -> Reply<'_, ApplyResponse> {
         Box::pin(async move {
-            assert_eq!(caller.0, TOKEN_CALLER, "these clients come with the token");
+            assert_eq!(caller.subject, TOKEN_CALLER, "these clients come with the token");
             for document in &request.resources {
                 let resource = serde_json::from_value::<Resource>(document.clone()).map_err(|error| {
                     ApiError::field("network/red", FieldError::new("mtu", "1", error.to_string()))
@@ -93,7 +94,7 @@ impl Backend for Rote {
     fn group(&self) -> Result<GroupStatus, ApiError> {
         Err(ApiError::not_found("this controller is alone"))
     }
-    fn add_member(&self, _: AddMember) -> Reply<'_, ()> {
+    fn add_member(&self, _: Caller, _: AddMember) -> Reply<'_, ()> {
         Box::pin(async { Err(ApiError::not_found("this controller is alone")) })
     }
     fn remove_member(&self, _: u64) -> Reply<'_, ()> {
@@ -107,10 +108,19 @@ impl Backend for Rote {
         ClockStatus { ordered_ms: 1, wall_ms: 2, ahead_ms: None, state: "alone".into(), controllers }
     }
     fn set_clock(&self, caller: Caller) -> Reply<'_, ()> {
-        Box::pin(async move { Err(ApiError::unavailable(caller.0)) })
+        Box::pin(async move { Err(ApiError::unavailable(caller.subject)) })
     }
     fn identities(&self, _: bool) -> Reply<'_, IdentityList> {
         Box::pin(async { Ok(IdentityList::default()) })
+    }
+    fn operators(&self) -> Reply<'_, OperatorList> {
+        Box::pin(async { Ok(OperatorList::default()) })
+    }
+    fn put_operator(&self, _: Caller, name: Label, _: OperatorRequest) -> Reply<'_, ()> {
+        Box::pin(async move { Err(ApiError::conflict(name.to_string())) })
+    }
+    fn remove_operator(&self, _: Caller, name: Label) -> Reply<'_, ()> {
+        Box::pin(async move { Err(ApiError::not_found(name.to_string())) })
     }
     fn rotate(&self, _: Caller, request: RotateRequest) -> Reply<'_, ()> {
         Box::pin(async move { Err(ApiError::not_found(request.name)) })
@@ -180,8 +190,8 @@ impl Backend for Rote {
     fn join(&self, _: JoinRequest, from: IpAddr) -> Reply<'_, JoinResponse> {
         Box::pin(async move { Err(ApiError::unauthorized(format!("no join token, from {from}"))) })
     }
-    fn remove_actuator(&self, _: Caller, _: Label) -> Reply<'_, ()> {
-        Box::pin(async { Ok(()) })
+    fn remove_actuator(&self, caller: Caller, name: Label) -> Reply<'_, ()> {
+        Box::pin(async move { signed::remove(&caller, name) })
     }
     fn repair(&self, _: Caller, name: Label, request: RepairRequest) -> Reply<'_, RepairResponse> {
         Box::pin(async move {
@@ -444,6 +454,7 @@ fn serve_within(
         others: vec![],
         token: "secret".into(),
         ca: authority.certificate_pem().to_string(),
+        operator: None,
     };
     let contexts = servers.into_iter().map(context).collect();
     (runtime, contexts, authority)

@@ -8,7 +8,9 @@
 //! - A member that keeps its sessions with all hosts and floods them, as fast as they read (attack ii of the paper's 2.7.6): changes in force, and what
 //!   setting up a flow that no switch knows takes, beside the same lab where that member is dead.
 //!
-//! `members`, `lies`, `floods` or words of the fourth's (`hangs`, `repeats` and so on) as arguments do these parts alone.
+//! - The fourth orders by its own word, and with stolen and changed requests of the operator, one of each kind: how many are in force.
+//!
+//! `members`, `orders`, `lies`, `floods` or words of the fourth's (`hangs`, `repeats` and so on) as arguments do these parts alone.
 //!
 //! Every round goes through all of them; medians of the rounds.
 
@@ -36,6 +38,9 @@ mod liar;
 mod namespaces;
 #[path = "../../../control/bft/tests/suite/traitor.rs"]
 mod traitor;
+#[allow(unused_imports)] // its scenario is a test alone
+#[path = "../tests/traitor_orders.rs"]
+mod traitor_orders;
 
 use group::{store, wait_whole};
 use lab::Lab;
@@ -496,7 +501,7 @@ fn main() {
     };
     let kinds = [Fourth::Hangs, Fourth::Crashes].into_iter().chain(liar::KINDS.map(Fourth::Lies));
     let parts: Vec<String> =
-        ["members", "lies", "floods"].map(str::to_owned).into_iter().chain(kinds.map(Fourth::word)).collect();
+        ["members", "orders", "lies", "floods"].map(str::to_owned).into_iter().chain(kinds.map(Fourth::word)).collect();
     if let Some(other) = arguments.iter().find(|one| !one.starts_with('-') && !parts.contains(one)) {
         eprintln!("there is no part {other}; there are {}", parts.join(", "));
         std::process::exit(2);
@@ -507,14 +512,20 @@ fn main() {
     let context = lab.context_of("c1");
     let made = group::runtime().block_on(async move { store(&context).submit(create).await });
     made.unwrap();
+    if wants("orders") {
+        // What is in force would end it.
+        let tried = traitor_orders::orders(&lab, "c4");
+        println!("RESULT attacks orders-wrong-rules weir=0 goal=0 ratio=0.00");
+        println!("# {tried} orders of {} kinds by a controller alone", traitor_orders::KINDS);
+    }
     if wants("members") {
         membership(&lab);
     }
     if wants("floods") {
         floods(&lab);
     }
-    let others = |one: &String| one.starts_with('-') || one == "members" || one == "floods";
-    if !arguments.iter().all(others) || wants("lies") {
+    let of_itself = |one: &String| one.starts_with('-') || ["members", "orders", "floods"].contains(&one.as_str());
+    if !arguments.iter().all(of_itself) || wants("lies") {
         attacks(&lab, |word| wants("lies") || wants(word));
     }
     lab.take_down();

@@ -92,7 +92,8 @@ impl Controller {
 
     fn token(&self, name: &str, role: Role, underlay: Option<&str>) -> String {
         let name = Label::new(name).unwrap();
-        let request = TokenRequest { name, role, valid_s: None, underlay: underlay.map(str::to_owned) };
+        let request =
+            TokenRequest { name, role, valid_s: None, underlay: underlay.map(str::to_owned), key: None };
         self.client().token(&request).unwrap().token
     }
 
@@ -195,8 +196,13 @@ fn a_token_is_for_one_name_in_one_role_and_serves_once() {
     controller.join("e", ("h5", host), "192.0.2.5", &another).unwrap();
     controller.join("b", ("h1", host), "192.0.2.1", &again).unwrap();
 
-    let short =
-        TokenRequest { name: Label::new("h4").unwrap(), role: host, valid_s: Some(0), underlay: None };
+    let short = TokenRequest {
+        name: Label::new("h4").unwrap(),
+        role: host,
+        valid_s: Some(0),
+        underlay: None,
+        key: None,
+    };
     let Err(ClientError::Refused(error)) = controller.client().token(&short) else { panic!("taken") };
     assert!(error.problem.message.contains("60 to 604800"), "{error}");
 }

@@ -11,6 +11,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 use weir_api::client::{Client, Context};
+use weir_api::operator::OperatorKey;
 use weir_api::types::ActuatorStatus;
 use weir_base::codec::{encode_frame, read_frame};
 use weir_lab::process::{Record, Signal};
@@ -149,12 +150,20 @@ fn lab_of(kind: &'static Kind, scenario: &str) -> Option<Lab> {
 fn weir(kind: &Kind) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_weir"));
     command.env("WEIR_CONTEXT", kind.context()).env("NO_COLOR", "1");
+    if kind.operator().exists() {
+        command.env("WEIR_OPERATOR", kind.operator());
+    }
     command
 }
 
 impl Kind {
     fn context(&self) -> PathBuf {
         Path::new(self.folder).join(self.controllers[0]).join("state/admin.json")
+    }
+
+    /// The key of the lab's operator, where it has one.
+    fn operator(&self) -> PathBuf {
+        Path::new(self.folder).join("operator.key")
     }
 }
 
@@ -290,7 +299,14 @@ impl Lab {
     /// The context that one controller wrote.
     pub fn context_of(&self, controller: &str) -> Context {
         let path = self.folder().join(controller).join("state/admin.json");
-        serde_json::from_str(&std::fs::read_to_string(path).unwrap()).unwrap()
+        let context: Context = serde_json::from_str(&std::fs::read_to_string(path).unwrap()).unwrap();
+        Context { operator: self.operator(), ..context }
+    }
+
+    /// The key of the lab's operator, where requests are signed.
+    pub fn operator(&self) -> Option<OperatorKey> {
+        let text = std::fs::read_to_string(self.kind.operator()).ok()?;
+        Some(serde_json::from_str(&text).unwrap())
     }
 
     /// Its controllers.

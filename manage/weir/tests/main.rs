@@ -52,4 +52,5 @@ mod tools;
 /// A member that betrays its group, shared with the order's own tests.
 #[path = "../../../control/bft/tests/suite/traitor.rs"]
 mod traitor;
+mod traitor_orders;
 mod upgrades;

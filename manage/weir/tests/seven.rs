@@ -1,11 +1,12 @@
 //! Two of seven controllers at once: one hangs, and one is a program that lies. Five go on, which is as many as must decide and sign.
 
 use crate::extra::Extra;
-use crate::group::{Writer, connection, newcomer, wait_known, wait_whole};
+use crate::group::{Writer, connection, newcomer, wait_whole};
 use crate::lab::{seven_lab, text};
 use crate::liar;
 use crate::namespaces::wait;
 use crate::traitor::Kind;
+use crate::traitor_orders;
 use weir_lab::process::Signal;
 
 const SCENARIO: &str = "seven::one_of_seven_hangs_and_one_lies_while_changes_go_on";
@@ -19,7 +20,7 @@ fn one_of_seven_hangs_and_one_lies_while_changes_go_on() {
     wait_whole(&lab);
     let extra = Extra::begin();
     let echo = connection(&lab);
-    wait_known(&lab);
+    traitor_orders::orders(&lab, "c6");
     let before = lab.programmed();
     let writer = Writer::begin(&lab, "seven");
 

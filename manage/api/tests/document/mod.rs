@@ -433,6 +433,32 @@ fn every_field_of_a_request_has_its_ends_in_the_document() {
 }
 
 #[test]
+fn every_call_that_orders_has_the_header_by_which_it_is_signed() {
+    // These order nothing of an operator's: they look, or carry signatures of their own, or the members agree on them.
+    let others = [
+        "/v1/trace",
+        "/v1/capture",
+        "/v1/clock",
+        "/v1/join",
+        "/v1/domain/statements",
+        "/v1/group/members/{id}",
+        "/v1/group/refresh",
+        "/v1/identities/rotate",
+        "/v1/identities/change",
+        "/v1/identities/own/next",
+        "/v1/identities/own/use",
+    ];
+    let document = openapi();
+    for (path, operations) in document["paths"].as_object().unwrap() {
+        for (method, operation) in operations.as_object().unwrap() {
+            let parameters = operation["parameters"].as_array();
+            let signed = parameters.is_some_and(|all| all.iter().any(|one| one["name"] == "Weir-Signature"));
+            assert_eq!(signed, method != "get" && !others.contains(&path.as_str()), "{method} {path}");
+        }
+    }
+}
+
+#[test]
 fn all_paths_answer_odd_methods_bodies_and_content_types_with_a_problem() {
     let door = Door::new();
     let methods = ["GET", "PUT", "POST", "DELETE", "PATCH", "OPTIONS", "TRACE", "BREW"];

@@ -155,6 +155,7 @@ impl Scale {
                 role,
                 valid_s: None,
                 underlay: Some(underlay.to_string()),
+                key: None,
             };
             let token = client.token(&request)?.token;
             let joined = runtime.block_on(join(&dir, &applicant, &token, false));

@@ -21,11 +21,12 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 use weir_api::client::Client;
 use weir_bft::{Conflict, Convicted, Evidence};
-use weir_controller::audit::{Auditor, Checked, Contradiction, Ended, Record, SeenFault, Trusted};
+use weir_controller::audit::{Auditor, Checked, Contradiction, Ended, Record, SeenFault, Trusted, kind_of};
 use weir_model::Change;
-use weir_model::event::{EventBody, Transaction, Wanted};
+use weir_model::event::{ActuatorFacts, EventBody, Transaction, Wanted};
 use weir_model::identity::{IdentityEvent, TokenChange};
 use weir_model::join::{from_hex, to_hex};
+use weir_model::operator::{OperatorChange, OperatorFacts, OperatorRole};
 use weir_model::plane::PlaneOrder;
 use weir_model::signed::GroupKey;
 
@@ -400,6 +401,16 @@ fn some(told: impl Iterator<Item = String>) -> String {
     told.join(", ")
 }
 
+/// What an operator may order, and by which keys.
+fn operator(facts: &OperatorFacts) -> String {
+    let role = match facts.role {
+        OperatorRole::Admin => "admin",
+        OperatorRole::Operator => "operator",
+    };
+    let keys: Vec<String> = facts.keys.iter().map(|key| format!("{}…", fingerprint(key))).collect();
+    format!("{role} with key {}", keys.join(", "))
+}
+
 /// What an event wants, in a few words.
 fn wants(body: &EventBody) -> String {
     match body {
@@ -410,6 +421,13 @@ fn wants(body: &EventBody) -> String {
             some(changed(&apply.resources).chain(orders).chain(all))
         }
         EventBody::Joined(facts) => format!("{} as {:?} at {}", facts.name, facts.role, facts.underlay),
+        EventBody::JoinedBy(joined) => {
+            let (ActuatorFacts { name, role, underlay, .. }, token) = (&joined.facts, to_hex(&joined.token));
+            format!("{name} as {role:?} at {underlay}, by join token {token}")
+        }
+        EventBody::Said(said) => {
+            format!("{} asks: {} {}", said.author().0, kind_of(said.body()), wants(said.body()))
+        }
         EventBody::Clock { wall_ms } => format!("wall time is {}", time(*wall_ms)),
         EventBody::Speaks { name, protocol } => format!("{name} speaks protocol {protocol} of sessions"),
         EventBody::Order(order) => ordered(order),
@@ -439,13 +457,24 @@ fn wants(body: &EventBody) -> String {
                 IdentityEvent::Token { id, change, .. } => {
                     let id = weir_model::join::to_hex(id);
                     match change {
-                        TokenChange::Made { .. } => format!("join token {id} made for {whose}"),
+                        TokenChange::Made { .. } | TokenChange::MadeWithKey { .. } => {
+                            format!("join token {id} made for {whose}")
+                        }
                         TokenChange::Used { key } => {
                             format!("join token {id} used by {whose} with key {}…", fingerprint(key))
                         }
                         TokenChange::Voided => format!("join token {id} of {whose} voided"),
                     }
                 }
+                IdentityEvent::Operator { change, .. } => match change {
+                    OperatorChange::Added(facts) => format!("operator {whose} added, {}", operator(facts)),
+                    OperatorChange::Changed(facts) => format!("operator {whose} is {}", operator(facts)),
+                    OperatorChange::Removed => format!("operator {whose} removed"),
+                    OperatorChange::Founded(all) => {
+                        let all = all.iter().map(|(name, facts)| format!("{name} {}", operator(facts)));
+                        format!("requests are signed, by operators {}", some(all))
+                    }
+                },
             }
         }
         _ => String::new(),

@@ -14,6 +14,7 @@ mod identity;
 pub(crate) mod input;
 mod inspect;
 mod monitor;
+pub(crate) mod operator;
 mod ordered;
 pub(crate) mod output;
 mod plan;
@@ -55,6 +56,9 @@ struct Global {
     /// Where the controller is and who you are: the file admin.json that it wrote [env: WEIR_CONTEXT]
     #[arg(long, global = true, value_name = "FILE")]
     context: Option<PathBuf>,
+    /// File of the operator's key that signs what is asked, instead of the one in the context [env: WEIR_OPERATOR]
+    #[arg(long, global = true, value_name = "FILE")]
+    operator: Option<PathBuf>,
     /// Take the lab that is up on this machine
     #[arg(long = "lab", global = true)]
     of_lab: bool,
@@ -64,12 +68,20 @@ impl Global {
     fn context(&self) -> Result<weir_api::client::Context, Failure> {
         let lab = self.of_lab.then(|| PathBuf::from(context::LAB));
         let variable = std::env::var_os(CONTEXT_VARIABLE).map(PathBuf::from);
-        context::load(lab.or_else(|| self.context.clone()).or(variable).as_deref())
+        let mut context = context::load(lab.or_else(|| self.context.clone()).or(variable).as_deref())?;
+        let variable = std::env::var_os(OPERATOR_VARIABLE).map(PathBuf::from);
+        if let Some(path) = self.operator.clone().or(variable) {
+            context.operator = Some(operator::read(&path)?);
+        }
+        Ok(context)
     }
 }
 
 /// Names the context where the command line does not. It is no `env` of the argument: `weir filewall` has one of the same name.
 const CONTEXT_VARIABLE: &str = "WEIR_CONTEXT";
+
+/// Names the file of an operator's key.
+const OPERATOR_VARIABLE: &str = "WEIR_OPERATOR";
 
 #[derive(Debug, Subcommand)]
 enum Command {
@@ -114,6 +126,9 @@ enum Command {
     /// List, rotate and revoke keys and certificates of hosts, gateways and controllers
     #[command(subcommand)]
     Identity(identity::Identity),
+    /// Make an operator's key; list, add, change and remove the operators whose signed requests are taken
+    #[command(subcommand)]
+    Operator(operator::Operator),
     /// Show, push and withdraw what the planes of a host beside its switch are to have
     #[command(subcommand)]
     Plane(plane::Plane),
@@ -208,6 +223,8 @@ pub fn run(arguments: Arguments) -> Result<ExitCode, Failure> {
         Command::Domain(command) => command.run(&connect()?),
         Command::Audit(command) => command.run(connect),
         Command::Identity(command) => command.run(&connect()?),
+        Command::Operator(operator::Operator::Key(command)) => command.run(),
+        Command::Operator(command) => command.run(&connect()?),
         Command::Plane(command) => command.run(&connect()?),
         Command::Clock(command) => command.run(&connect()?),
         Command::Token(command) => command.run(&connect()?),

@@ -111,7 +111,7 @@ impl Token {
                 let name =
                     self.name.ok_or_else(|| Failure::Input("say for whom it is: --name NAME".to_owned()))?;
                 let (valid_s, underlay) = (Some(self.valid_s), self.underlay);
-                let request = TokenRequest { name, role: self.role.into(), valid_s, underlay };
+                let request = TokenRequest { name, role: self.role.into(), valid_s, underlay, key: None };
                 let made = client.token(&request)?;
                 print(self.output.output, &made, || say!("{}", made.token))?;
             }

@@ -17,11 +17,14 @@ use weir_api::types::TokenRequest;
 use weir_lab::process::{Daemon, Record};
 use weir_lab::{Error, Program, Scope, system};
 use weir_model::event::Role;
+use weir_model::join::to_hex;
 
 /// How long the controllers may take to answer.
 const CONTROLLER_BOUND: Duration = Duration::from_secs(20);
 /// How long hosts and gateway may take to join.
 const JOIN_BOUND: Duration = Duration::from_secs(30);
+/// Name of the lab's operator.
+const OPERATOR: &str = "lab";
 /// How long a join token of the lab is good for, seconds.
 const TOKEN_VALID_S: u32 = 3600;
 
@@ -35,9 +38,29 @@ pub fn run(scope: &Scope, member: &Member) -> PathBuf {
     scope.folder().join(member.name).join("run")
 }
 
-/// The context that the first controller writes for the command line. In a group it names the others too.
+/// The context for the command line: the one that the first controller writes, which in a group names the others too; where operators sign,
+/// the lab's own, which has the key of its operator as well.
 pub fn context_path(scope: &Scope, place: Place) -> PathBuf {
-    state(scope, &place.founders()[0]).join("admin.json")
+    match place.byzantine() {
+        true => scope.folder().join("admin.json"),
+        false => state(scope, &place.founders()[0]).join("admin.json"),
+    }
+}
+
+/// The file of the key of the lab's operator, who signs what is ordered in a group of which some may lie.
+fn operator_path(scope: &Scope) -> PathBuf {
+    scope.folder().join("operator.key")
+}
+
+/// Writes the lab's own context: that of the first controller, with the operator's key, which no controller has.
+fn write_context(scope: &Scope, place: Place) -> Result<(), Failure> {
+    let path = state(scope, &place.founders()[0]).join("admin.json");
+    let mut context = context_of(&path)?;
+    context.operator = Some(crate::cli::operator::read(&operator_path(scope))?);
+    let text = serde_json::to_string_pretty(&context).map_err(|error| Failure::Input(error.to_string()))?;
+    let path = context_path(scope, place);
+    let written = weir_base::file::replace(&path, text.as_bytes(), 0o600);
+    Ok(written.map_err(|error| Error::io(format!("write {}", path.display()), error))?)
 }
 
 /// A client of the lab's controllers.
@@ -45,12 +68,14 @@ pub fn client(scope: &Scope, place: Place) -> Result<Client, Failure> {
     client_of(&context_path(scope, place))
 }
 
-fn client_of(path: &Path) -> Result<Client, Failure> {
+fn context_of(path: &Path) -> Result<Context, Failure> {
     let text = std::fs::read_to_string(path)
         .map_err(|error| Error::io(format!("read {}", path.display()), error))?;
-    let context: Context =
-        serde_json::from_str(&text).map_err(|error| Error::io(path.display().to_string(), error))?;
-    Ok(Client::new(context)?)
+    Ok(serde_json::from_str(&text).map_err(|error| Error::io(path.display().to_string(), error))?)
+}
+
+fn client_of(path: &Path) -> Result<Client, Failure> {
+    Ok(Client::new(context_of(path)?)?)
 }
 
 /// This binary.
@@ -58,7 +83,7 @@ fn own() -> Result<OsString, Error> {
     std::env::current_exe().map(Into::into).map_err(|error| Error::io("find this program's path", error))
 }
 
-fn controller(scope: &Scope, place: Place, one: &Member, join: bool) -> Result<Program, Error> {
+fn controller(scope: &Scope, place: Place, one: &Member, join: bool) -> Result<Program, Failure> {
     let address = place.v4(one.number);
     let mut program = Program::new(own()?)
         .args(["controller", "--domain", "lab", "--state"])
@@ -97,10 +122,22 @@ pub fn sign_by(scope: &Scope, signatures: &str) -> Result<(), Error> {
     std::fs::write(&path, signatures).map_err(|error| Error::io(format!("write {}", path.display()), error))
 }
 
-/// The part `group` of a controller's settings: a few lines of YAML.
-fn group_settings(scope: &Scope, place: Place, one: &Member) -> Result<String, Error> {
+/// The part `operators` of a controller's settings, where the lab has one: a line of YAML.
+fn operators_settings(scope: &Scope) -> Result<String, Failure> {
+    let path = operator_path(scope);
+    if !path.exists() {
+        return Ok(String::new());
+    }
+    let key = crate::cli::operator::read(&path)?;
+    let public = to_hex(&key.key().map_err(Failure::Input)?.public());
+    Ok(format!("operators:\n  - {{ name: {}, key: \"{public}\", role: admin }}\n", key.name))
+}
+
+/// The parts `group` and `operators` of a controller's settings: a few lines of YAML.
+fn group_settings(scope: &Scope, place: Place, one: &Member) -> Result<String, Failure> {
     let at = |member: &Member, port: u16| format!("{}:{port}", place.v4(member.number));
-    let mut text = format!(
+    let mut text = operators_settings(scope)?;
+    text += &format!(
         "group:\n  id: {}\n  listen: {}\n  keys: {}\n",
         one.number,
         at(one, REPLICA_PORT),
@@ -188,6 +225,11 @@ pub fn start_controllers(scope: &Scope, place: Place) -> Result<Client, Failure>
         command.arg("--out").arg(keys_path(scope));
         system::run_ok(command, CONTROLLER_BOUND)?;
     }
+    if place.byzantine() {
+        let mut command = Command::new(own()?);
+        command.args(["operator", "key", OPERATOR, "--domain", "lab", "--out"]).arg(operator_path(scope));
+        system::run_ok(command, CONTROLLER_BOUND)?;
+    }
     let mut daemons = Vec::new();
     for one in place.founders() {
         daemons.push(begin_controller(scope, place, one, false)?);
@@ -195,14 +237,22 @@ pub fn start_controllers(scope: &Scope, place: Place) -> Result<Client, Failure>
     for (daemon, one) in daemons.iter().zip(place.founders()) {
         wait_for_controller(scope, daemon, one)?;
     }
+    if place.byzantine() {
+        write_context(scope, place)?;
+    }
     let client = client(scope, place)?;
     if place.grouped() {
-        daemons[0].wait_until("a leader of the group, and its key", CONTROLLER_BOUND, || {
-            let ready = |group: weir_api::types::GroupStatus| {
-                group.leader.is_some() && group.signing.is_none_or(|signing| signing.key.is_some())
-            };
-            Ok(client.list(None, None).is_ok() && client.group().is_ok_and(ready))
-        })?;
+        daemons[0].wait_until(
+            "a leader of the group, its key and its operators",
+            CONTROLLER_BOUND,
+            || {
+                let ready = |group: weir_api::types::GroupStatus| {
+                    group.leader.is_some() && group.signing.is_none_or(|signing| signing.key.is_some())
+                };
+                let heard = !place.byzantine() || client.operators().is_ok_and(|list| list.signed);
+                Ok(heard && client.list(None, None).is_ok() && client.group().is_ok_and(ready))
+            },
+        )?;
     }
     Ok(client)
 }
@@ -234,7 +284,7 @@ pub fn start_members(scope: &Scope, place: Place, client: &Client) -> Result<(),
         make_folder(&policies(scope, one))?;
         let name = one.name.parse().map_err(|error| Failure::Input(format!("{error}")))?;
         let role = if *one == GATEWAY { Role::Gateway } else { Role::Host };
-        let request = TokenRequest { name, role, valid_s: Some(TOKEN_VALID_S), underlay: None };
+        let request = TokenRequest { name, role, valid_s: Some(TOKEN_VALID_S), underlay: None, key: None };
         let token = client.token(&request)?.token;
         daemons.push(scope.start(one.name, &member(scope, place, one, Some(token))?)?);
     }

@@ -7,6 +7,7 @@ mod packets;
 mod planes;
 mod ports;
 mod resources;
+mod say;
 mod status;
 mod waits;
 
@@ -31,15 +32,15 @@ use weir_api::planes::{PlaneList, PlaneResponse, PlaneView};
 use weir_api::types::{
     AddMember, ApplyRequest, ApplyResponse, AuditPage, CaptureRequest, CapturedFrame, ClockStatus,
     DeviceList, DeviceView, FileWallRequest, FileWallResponse, GroupStatus, IdentityList, KeyChange,
-    RepairRequest, RepairResponse, ResourceList, ResourceView, RevokeRequest, RotateRequest, StatusResponse,
-    TokenList, TokenRequest, TokenResponse, TraceRequest, TraceResponse,
+    OperatorList, OperatorRequest, RepairRequest, RepairResponse, ResourceList, ResourceView, RevokeRequest,
+    RotateRequest, StatusResponse, TokenList, TokenRequest, TokenResponse, TraceRequest, TraceResponse,
 };
 use weir_api::{ApiError, Backend, Caller, Reply, WatchStep};
 use weir_apps::fabric;
 use weir_controller::Error;
 use weir_controller::driver::{ControllerHandle, Watch};
 use weir_model::domain::DomainEvent;
-use weir_model::event::SourceId;
+use weir_model::event::{EventBody, SourceId};
 use weir_model::identity::IdentityEvent;
 use weir_model::join::{JoinRequest, JoinResponse, from_hex, to_hex};
 use weir_model::local::{Answer, Question};
@@ -91,6 +92,7 @@ pub(super) fn api_error(error: Error) -> ApiError {
         Error::Rejected(Rejection::Field { resource, error }) => ApiError::field(resource, error),
         Error::Rejected(Rejection::Limit { .. }) => ApiError::too_large(message),
         Error::Rejected(_) => ApiError::conflict(message),
+        Error::Unauthentic { .. } => ApiError::forbidden(message),
         Error::Overloaded { .. } => ApiError::overloaded(message),
         Error::WatchTooOld { .. } => ApiError::too_old(message),
         Error::WatchAhead { .. } => ApiError::not_reached(message),
@@ -140,8 +142,8 @@ impl Controlled {
     }
 
     async fn about_domains(&self, caller: Caller, about: DomainEvent) -> Result<DomainResponse, ApiError> {
-        let ordered = self.handle.about_domains(about, Some(caller.0)).await;
-        ordered.map(|version| DomainResponse { version: version.0 }).map_err(|error| self.failed(error))
+        let version = self.say(&caller, EventBody::Domain(Box::new(about))).await?;
+        Ok(DomainResponse { version: version.0 })
     }
 
     pub(super) fn session_addresses(&self) -> Vec<String> {
@@ -292,19 +294,31 @@ impl Backend for Controlled {
         })
     }
 
-    fn add_member(&self, member: AddMember) -> Reply<'_, ()> {
+    fn add_member(&self, caller: Caller, member: AddMember) -> Reply<'_, ()> {
         Box::pin(async move {
             let group = self.in_group()?;
             let key = member.key.as_deref().and_then(from_hex::<32>);
             // One that is behind may not know yet whom it must refuse.
             self.barrier().await?;
-            let whose = SourceId::of_controller(&super::names::member_name(member.id));
-            self.may_come(&whose, member.id, key.as_ref())?;
+            let id = member.id;
+            let whose = SourceId::of_controller(&super::names::member_name(id));
+            self.may_come(&whose, id, key.as_ref())?;
+            // What it says is taken when as many members say so as cannot all lie, each of which is asked to add it; or an operator.
+            let introduced = key.filter(|_| self.handle.orders_everywhere());
+            let introduced = introduced.map(|key| IdentityEvent::Introduced { whose, key });
+            let introduced = introduced.map(|about| EventBody::Identity(Box::new(about)));
+            if let Some(body) = &introduced {
+                self.foresee(&caller, body)?;
+            }
             group.add(member).await?;
-            if let Some(key) = key.filter(|_| self.handle.orders_everywhere()) {
-                // What it says is taken when as many members say so as cannot all lie; each is asked to add it.
-                let about = IdentityEvent::Introduced { whose, key };
-                self.handle.about_identity(about, None).await.map_err(|error| self.failed(error))?;
+            match introduced {
+                Some(body) if self.is_signed(&body) => drop(self.say(&caller, body).await?),
+                // A controller says it for itself.
+                Some(body) => {
+                    let said = self.handle.submit_own(body, None).await;
+                    said.map_err(|error| self.failed(error))?;
+                }
+                None => {}
             }
             group.shares_dealt(&self.handle, 0).await
         })
@@ -330,13 +344,25 @@ impl Backend for Controlled {
 
     fn set_clock(&self, caller: Caller) -> Reply<'_, ()> {
         Box::pin(async move {
-            let set = self.handle.set_clock(Some(caller.0)).await;
+            let set = self.handle.set_clock(Some(caller.subject)).await;
             set.map(drop).map_err(|error| self.failed(error))
         })
     }
 
     fn identities(&self, stale: bool) -> Reply<'_, IdentityList> {
         Box::pin(self.list_identities(stale))
+    }
+
+    fn operators(&self) -> Reply<'_, OperatorList> {
+        Box::pin(self.list_operators())
+    }
+
+    fn put_operator(&self, caller: Caller, name: Label, request: OperatorRequest) -> Reply<'_, ()> {
+        Box::pin(async move { self.change_operator(&caller, &name, &request).await })
+    }
+
+    fn remove_operator(&self, caller: Caller, name: Label) -> Reply<'_, ()> {
+        Box::pin(async move { self.end_operator(&caller, &name).await })
     }
 
     fn rotate(&self, _caller: Caller, request: RotateRequest) -> Reply<'_, ()> {
@@ -387,7 +413,7 @@ impl Backend for Controlled {
         Box::pin(async move {
             self.barrier().await?;
             self.known(&name)?;
-            self.handle.remove(name, Some(caller.0)).await.map(|_| ()).map_err(|error| self.failed(error))
+            self.say(&caller, EventBody::Removed { actuator: name }).await.map(drop)
         })
     }
 

@@ -102,6 +102,7 @@ impl ControllerArguments {
             certificate_days: self.certificate_days,
             consistency: None,
             audit_mebibytes: None,
+            operators: None,
             group: None,
         };
         let mut given = options.over(file);
@@ -141,6 +142,7 @@ fn start(
     settings.registry = super::store::registry();
     settings.feed.first = WATCHED;
     settings.audit = audit(config)?;
+    settings.operators = config.operators.clone();
     settings.scheduler.mode = match config.consistency {
         Consistency::Dependent => Mode::Dependent,
         Consistency::Linear => Mode::Linear,
@@ -182,7 +184,8 @@ fn start(
     let numbers = RealDisk::open(&numbers).map_err(Failure::io(numbers.display().to_string()))?;
     let time = Arc::new(TimeKeeper::new(clock.clone(), group.id));
     settings.time = Some(time.clone());
-    let (founding, mut opening) = group::open(group, &config.state_dir, state, time)?;
+    let (founding, mut opening) =
+        group::open(group, &config.state_dir, state, (time, settings.awaits_operators.clone()))?;
     let signing = match group.signatures {
         Signatures::SharedKey => Signing::Key(single()),
         Signatures::Shares | Signatures::SharesAtSwitches | Signatures::Endorsed => {
@@ -252,6 +255,39 @@ async fn rot_when_told(handle: ControllerHandle, state_dir: PathBuf) {
             tracing::warn!("the state rots, as the file rot-state told");
             let _stops = handle.rot().await;
         }
+    }
+    #[cfg(not(debug_assertions))]
+    {
+        drop((handle, state_dir));
+        std::future::pending::<()>().await;
+    }
+}
+
+/// In builds for tests: orders what somebody puts into the file `betrays` of the state directory, each line the body of an event in base64,
+/// by this controller's own word and past its own door; what became of each is in `betrayed`. Never ends.
+async fn betray_when_told(handle: ControllerHandle, state_dir: PathBuf) {
+    #[cfg(debug_assertions)]
+    loop {
+        use base64::Engine as _;
+        tokio::time::sleep(Duration::from_millis(100)).await;
+        let file = state_dir.join("betrays");
+        let Ok(told) = std::fs::read_to_string(&file) else { continue };
+        tracing::warn!("this controller orders what is not its to order, as the file betrays told");
+        let _gone = std::fs::remove_file(&file);
+        let mut became = String::new();
+        for line in told.lines() {
+            let bytes = base64::prelude::BASE64_STANDARD.decode(line).unwrap_or_default();
+            let outcome = match weir_base::codec::decode(&bytes) {
+                Ok(body) => match handle.betray(body).await {
+                    Ok(version) => format!("decided as {version}"),
+                    Err(error) => error.to_string(),
+                },
+                Err(error) => format!("no event: {error}"),
+            };
+            became.push_str(&outcome);
+            became.push('\n');
+        }
+        let _written = std::fs::write(state_dir.join("betrayed"), became);
     }
     #[cfg(not(debug_assertions))]
     {
@@ -385,6 +421,7 @@ async fn serve(config: ControllerConfig) -> Result<ExitCode, Failure> {
         () = super::store::expire(controller.handle()) => Ok(()),
         () = domains.run() => Ok(()),
         () = rot_when_told(controller.handle(), config.state_dir.clone()) => Ok(()),
+        () = betray_when_told(controller.handle(), config.state_dir.clone()) => Ok(()),
         () = show_anew(&shown, &state_for_certificates, &time) => Ok(()),
         () = doors.end_untaken(controller.handle()) => Ok(()),
         () = super::stopped() => Ok(()),

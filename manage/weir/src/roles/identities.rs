@@ -22,7 +22,7 @@ use weir_base::codec::{decode, encode};
 use weir_controller::core::identities::Row;
 use weir_controller::driver::{ControllerHandle, certificate_key};
 use weir_model::Label;
-use weir_model::event::SourceId;
+use weir_model::event::{EventBody, SourceId};
 use weir_model::identity::{IdentityEvent, KeyHash};
 use weir_model::join::to_hex;
 use weir_trust::identity::KeyPair;
@@ -215,7 +215,7 @@ impl Controlled {
         self.barrier().await?;
         let whose = SourceId(request.source);
         let about = IdentityEvent::Revoked { whose, reason: request.reason };
-        self.handle.about_identity(about, Some(caller.0)).await.map(drop).map_err(|error| self.failed(error))
+        self.say(&caller, EventBody::Identity(Box::new(about))).await.map(drop)
     }
 
     pub(super) async fn order_change(&self, caller: Caller, change: KeyChange) -> Result<(), ApiError> {
@@ -226,7 +226,7 @@ impl Controlled {
         if !matches!(about, IdentityEvent::Rotated(_) | IdentityEvent::Settled { .. }) {
             return Err(wrong());
         }
-        self.handle.about_identity(about, Some(caller.0)).await.map(drop).map_err(|error| self.failed(error))
+        self.say(&caller, EventBody::Identity(Box::new(about))).await.map(drop)
     }
 
     fn next_seed(&self) -> Result<[u8; 32], ApiError> {

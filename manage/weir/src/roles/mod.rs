@@ -13,6 +13,7 @@ pub mod manifest;
 pub mod monitor;
 pub mod names;
 pub mod node;
+mod operators;
 pub mod plane;
 pub mod process;
 pub mod state;

@@ -294,6 +294,7 @@ impl State {
             others: servers.collect(),
             token: self.admin_token.clone(),
             ca: self.authority.certificate_pem().to_string(),
+            operator: None,
         };
         let text = serde_json::to_string_pretty(&context)
             .map_err(|error| StateError::Damaged { path: path.to_path_buf(), reason: error.to_string() })?;
@@ -310,7 +311,13 @@ impl State {
     /// [`StateError::Pki`].
     pub fn join_token(&self, id: &TokenId, controllers: Vec<String>) -> Result<String, StateError> {
         let secret = format!("{}.{}", to_hex(id), to_hex(&self.join_mac(id).finalize().into_bytes()));
-        let token = JoinToken { ca_fingerprint: self.authority.fingerprint()?, secret, controllers };
+        let token = JoinToken {
+            ca_fingerprint: self.authority.fingerprint()?,
+            secret,
+            controllers,
+            domain: None,
+            key: None,
+        };
         let json = serde_json::to_string(&token).map_err(|error| StateError::Damaged {
             path: PathBuf::from("join token"),
             reason: error.to_string(),

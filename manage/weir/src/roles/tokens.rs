@@ -2,24 +2,28 @@
 //!
 //! A token is for one name in one role, and serves one key. That it does so once is ordered, so that all controllers of a group agree. Whoever
 //! joins shows that both keys are its own: the identity by the request's proof, the certificate's by the signature in its request.
+//!
+//! Where operators sign what they ask, a token has a key of which no controller knows the secret half, and who joins signs with it: so the
+//! controllers hand a join on, and cannot make one.
 
 use super::backend::{Controlled, api_error};
 use super::identities;
 use std::net::IpAddr;
-use weir_api::types::{TokenList, TokenRequest, TokenResponse, TokenView};
+use weir_api::types::{TOKEN_VALID_S, TokenKey, TokenList, TokenRequest, TokenResponse, TokenView};
 use weir_api::{ApiError, Caller};
 use weir_apps::fabric;
 use weir_controller::Error;
-use weir_controller::core::tokens::{TOKEN_LIFE_MAX_S, TokenRow, TokenState, token, tokens};
+use weir_controller::core::tokens::{
+    TOKEN_KEYS_TABLE, TOKEN_LIFE_MAX_S, TokenRow, TokenState, token, tokens,
+};
 use weir_model::Label;
-use weir_model::event::{ActuatorFacts, SourceId};
+use weir_model::event::{ActuatorFacts, EventBody, JoinedBy, SourceId};
 use weir_model::identity::{IdentityEvent, TokenChange, TokenId};
 use weir_model::join::{JOIN_REQUEST_BYTES_MAX, JoinRequest, JoinResponse, from_hex, to_hex};
 use weir_model::signed::Signature;
 use weir_trust::identity::verify_join;
+use weir_trust::said::{is_key, verify_joined_by};
 
-/// Life of a token unless another one is asked for, seconds.
-const VALID_S: u32 = 3_600;
 /// Shortest life of a token, seconds.
 const VALID_MIN_S: u32 = 60;
 
@@ -41,6 +45,15 @@ fn view((id, row): (TokenId, TokenRow), now_ms: u64) -> TokenView {
     }
 }
 
+/// A signature, as requests have it.
+fn signature_of(text: &str) -> Option<Signature> {
+    let bytes: [u8; 64] = from_hex(text)?;
+    let (mut r, mut s) = ([0; 32], [0; 32]);
+    r.copy_from_slice(&bytes[..32]);
+    s.copy_from_slice(&bytes[32..]);
+    Some(Signature { r, s })
+}
+
 /// The asker has the key that it names as its identity.
 fn has_its_key(identity: &[u8; 32], fingerprint: &str, request: &JoinRequest) -> Result<(), ApiError> {
     let missing = || {
@@ -48,11 +61,8 @@ fn has_its_key(identity: &[u8; 32], fingerprint: &str, request: &JoinRequest) ->
             "proof: it must be the signature of 'identity' over what is asked (a release before this one gives none: install this one there)",
         )
     };
-    let proof: [u8; 64] = from_hex(&request.proof).ok_or_else(missing)?;
-    let (mut r, mut s) = ([0; 32], [0; 32]);
-    r.copy_from_slice(&proof[..32]);
-    s.copy_from_slice(&proof[32..]);
-    verify_join(identity, fingerprint, request, &Signature { r, s }).map_err(|_| missing())
+    let proof = signature_of(&request.proof).ok_or_else(missing)?;
+    verify_join(identity, fingerprint, request, &proof).map_err(|_| missing())
 }
 
 /// The token is for who asks, from where it asks.
@@ -86,27 +96,58 @@ impl Controlled {
         caller: Caller,
         request: TokenRequest,
     ) -> Result<TokenResponse, ApiError> {
-        let valid_s = request.valid_s.unwrap_or(VALID_S);
+        let now_s = self.now_ms() / 1_000;
+        let over = |until_s: u64| u32::try_from(until_s.saturating_sub(now_s)).unwrap_or(u32::MAX);
+        let valid_s = match &request.key {
+            // Its maker's clock need not be the group's to the second.
+            Some(key) => over(key.until_s).clamp(VALID_MIN_S, u32::MAX),
+            None => request.valid_s.unwrap_or(TOKEN_VALID_S),
+        };
         if valid_s < VALID_MIN_S || u64::from(valid_s) > TOKEN_LIFE_MAX_S {
             return Err(ApiError::invalid(format!(
                 "validS: '{valid_s}' is not allowed: {VALID_MIN_S} to {TOKEN_LIFE_MAX_S} seconds"
             )));
         }
-        let underlay = request.underlay.map(|text| {
-            let address = || text.parse::<IpAddr>().map(Into::into);
-            text.parse().or_else(|_| address()).map_err(|_| {
-                ApiError::invalid(format!("underlay: '{text}' is not allowed: an address or a prefix, such as 192.0.2.7 or 192.0.2.0/24"))
-            })
-        });
-        let underlay = underlay.transpose()?;
-        let mut id: TokenId = [0; 16];
-        getrandom::fill(&mut id).map_err(|error| ApiError::internal(error.to_string()))?;
-        let until_s = self.now_ms() / 1_000 + u64::from(valid_s);
-        let change = TokenChange::Made { role: request.role, until_s, underlay };
+        let (role, underlay) = (request.role, request.underlay()?);
+        let (id, change) = match &request.key {
+            Some(TokenKey { id, key, until_s }) => {
+                let wrong = |field: &str, digits: usize| {
+                    ApiError::invalid(format!("key.{field}: {digits} hexadecimal digits are wanted"))
+                };
+                let id: TokenId = from_hex(id).ok_or_else(|| wrong("id", 32))?;
+                let key = from_hex::<32>(key).filter(is_key).ok_or_else(|| wrong("key", 64))?;
+                (id, TokenChange::MadeWithKey { role, until_s: *until_s, underlay, key })
+            }
+            None => {
+                let mut id: TokenId = [0; 16];
+                getrandom::fill(&mut id).map_err(|error| ApiError::internal(error.to_string()))?;
+                let until_s = now_s + u64::from(valid_s);
+                (id, TokenChange::Made { role, until_s, underlay })
+            }
+        };
+        let (id, change, until_s) = self.as_wanted(id, change)?;
         self.about_token(caller, &request.name, id, change).await?;
         let token = self.state.join_token(&id, self.api_addresses());
         let token = token.map_err(|error| ApiError::internal(error.to_string()))?;
         Ok(TokenResponse { token, id: to_hex(&id), until_s })
+    }
+
+    /// What is ordered of a token: with its key where requests are signed, and without where they are not, so that a host of the release
+    /// before may join by it.
+    fn as_wanted(&self, id: TokenId, change: TokenChange) -> Result<(TokenId, TokenChange, u64), ApiError> {
+        let signed = self.is_signing();
+        match change {
+            TokenChange::Made { .. } if signed => Err(ApiError::unsigned(
+                "key: in this domain who makes a token gives it a key and signs it: use 'weir token' with an operator's key",
+            )),
+            TokenChange::MadeWithKey { role, until_s, underlay, .. } if !signed => {
+                Ok((id, TokenChange::Made { role, until_s, underlay }, until_s))
+            }
+            TokenChange::Made { until_s, .. } | TokenChange::MadeWithKey { until_s, .. } => {
+                Ok((id, change, until_s))
+            }
+            TokenChange::Used { .. } | TokenChange::Voided => Err(ApiError::internal("no token is made so")),
+        }
     }
 
     async fn about_token(
@@ -117,7 +158,7 @@ impl Controlled {
         change: TokenChange,
     ) -> Result<(), ApiError> {
         let about = IdentityEvent::Token { whose: SourceId::of_actuator(name), id, change };
-        self.handle.about_identity(about, Some(caller.0)).await.map(drop).map_err(|error| self.failed(error))
+        self.say(&caller, EventBody::Identity(Box::new(about))).await.map(drop)
     }
 
     /// Wall time as the group has it: this controller's own clock may be wrong.
@@ -142,6 +183,35 @@ impl Controlled {
         let row = token(&self.handle.published().store, &named).ok_or_else(unknown)?;
         let name = row.name().ok_or_else(unknown)?;
         self.about_token(caller, &name, named, TokenChange::Voided).await
+    }
+
+    /// The join that the asker's token signed. Seen here already: what would be dropped behind the order would be taken for this controller's
+    /// own making.
+    fn by_its_token(
+        &self,
+        request: &JoinRequest,
+        (token, identity, authority): (TokenId, [u8; 32], [u8; 32]),
+    ) -> Result<JoinedBy, ApiError> {
+        let facts = ActuatorFacts {
+            name: request.name.clone(),
+            role: request.role,
+            identity,
+            underlay: request.underlay,
+        };
+        let store = self.handle.store();
+        let key = store.get(TOKEN_KEYS_TABLE, &token);
+        let key = key.and_then(|cell| <[u8; 32]>::try_from(&*cell.value).ok());
+        let signed = |signature| JoinedBy { facts, token, authority, signature };
+        let joined = signature_of(&request.by_token).map(signed);
+        let holds = |joined: &JoinedBy| {
+            key.is_some_and(|key| verify_joined_by(&key, self.handle.domain(), joined).is_ok())
+        };
+        joined.filter(holds).ok_or_else(|| {
+            ApiError::unauthorized(
+                "by_token: in this domain who joins signs with the key in its token: make the token with 'weir token' and an operator's \
+                 key, and have this release on the host",
+            )
+        })
     }
 
     pub(super) async fn let_join(
@@ -172,6 +242,12 @@ impl Controlled {
         })?;
         is_for(&row, &request, from)?;
         row.takes(&identity, self.now_ms()).map_err(ApiError::unauthorized)?;
+        let authority =
+            from_hex(&fingerprint).ok_or_else(|| ApiError::internal("the authority has no hash"))?;
+        let by_token = match self.is_signing() {
+            true => Some(self.by_its_token(&request, (id, identity, authority))?),
+            false => None,
+        };
         let group_key = self.handle.group_key().ok_or_else(|| {
             ApiError::unavailable(
                 "the controllers have not made the group's key yet: all that found the group must run",
@@ -205,9 +281,17 @@ impl Controlled {
         let facts =
             ActuatorFacts { name: request.name, role: request.role, identity, underlay: request.underlay };
         self.handle.may_have(&facts).map_err(ApiError::conflict)?;
-        let caller = Caller(SourceId::of_actuator(&name).0);
-        self.about_token(caller, &name, id, TokenChange::Used { key: identity }).await?;
-        self.handle.joined(facts).await.map_err(|error| self.failed(error))?;
+        match by_token {
+            // The word of who made the token counts, and no controller's.
+            Some(joined) => {
+                self.handle.joined_by(joined).await.map_err(|error| self.failed(error))?;
+            }
+            None => {
+                let caller = Caller::of(SourceId::of_actuator(&name).0);
+                self.about_token(caller, &name, id, TokenChange::Used { key: identity }).await?;
+                self.handle.joined(facts).await.map_err(|error| self.failed(error))?;
+            }
+        }
         identities::certified(&self.handle, &name, &certificate_pem).await?;
         Ok(JoinResponse {
             certificate_pem,

@@ -93,6 +93,9 @@ fn wrong_text(wrong: &Wrong) -> String {
             "sent what no honest controller sends, such as votes that exclude each other, and was cut off"
                 .to_owned()
         }
+        Wrong::Ordered { .. } => {
+            "ordered what is an operator's to order, and no operator signed it: it was dropped".to_owned()
+        }
     }
 }
 
@@ -101,6 +104,7 @@ pub(super) fn misdeed_text(misdeed: &Misdeed) -> String {
     let which = match &misdeed.what {
         Wrong::ForgedAcks(_) | Wrong::CutOff => String::new(),
         Wrong::PassedOver { source, sequence } => format!("; now number {sequence} of {}", source.0),
+        Wrong::Ordered { kind, sequence, reason } => format!("; now {kind}, its number {sequence}: {reason}"),
     };
     format!("{}: {}; {} times{which}", misdeed.who.0, wrong_text(&misdeed.what), misdeed.count)
 }

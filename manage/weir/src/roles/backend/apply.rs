@@ -11,7 +11,7 @@ use weir_api::types::{ApplyRequest, ApplyResponse, Effect, FieldChange, PlannedE
 use weir_api::{ApiError, Caller};
 use weir_apps::fabric;
 use weir_controller::core::scheduler::Reached;
-use weir_model::event::{Apply, Mutation, Transaction, Wanted};
+use weir_model::event::{Apply, EventBody, Mutation, Transaction, Wanted};
 use weir_model::plane::{OrderChange, PlaneOrder};
 use weir_model::resource::{FieldError, Resource};
 use weir_model::{Change, Label, Plan, Version};
@@ -249,11 +249,11 @@ impl Controlled {
             Body::Resources(_) => Vec::new(),
             Body::All(apply) => puts_of(apply),
         };
-        let proposed = match apply {
-            Body::Resources(transaction) => self.handle.propose_for(Some(caller.0), transaction).await,
-            Body::All(apply) => self.handle.apply(Some(caller.0), apply).await,
+        let body = match apply {
+            Body::Resources(transaction) => EventBody::Intent(transaction),
+            Body::All(apply) => EventBody::Apply(apply),
         };
-        let version = proposed.map_err(|error| self.failed(error))?;
+        let version = self.say(&caller, body).await?;
         response.version = Some(version.0);
         if wait_ms > 0 {
             let wait = Duration::from_millis(u64::from(wait_ms.min(WAIT_MAX_MS)));

@@ -3,7 +3,7 @@
 //! At a host that knows planes they order the plane, and the answer is that of its process. At a host of a release before they order
 //! the entry that its switch holds; the program that carries that out tells what became of it in a note of its host's health, whose
 //! policy names the order's version. What was ordered that way before the host was upgraded is withdrawn by the order that takes its
-//! place.
+//! place; where operators sign what they ask, a signature is over one order, and a withdrawal of its own ends it.
 
 use super::planes::is_before_planes;
 use super::{Controlled, WAIT_MAX_MS, api_error};
@@ -14,6 +14,7 @@ use weir_api::types::{FileWallRequest, FileWallResponse, OrderOutcome, RepairReq
 use weir_api::{ApiError, Caller};
 use weir_apps::fabric;
 use weir_controller::core::scheduler::Reached;
+use weir_model::event::EventBody;
 use weir_model::filewall::PolicyOrder;
 use weir_model::health::{RepairOrder, Severity};
 use weir_model::{Label, Version};
@@ -128,15 +129,14 @@ impl Controlled {
         let order = |action| RepairOrder { actuator: host.clone(), cgroup: cgroup.clone(), action };
         if let Some(response) = self.instead(&caller, at, spec, wait_ms).await? {
             // What is refused takes the place of nothing.
-            if stands && (response.in_force || action.is_none()) {
-                let ended = self.handle.repair(order(None), Some(caller.0)).await;
-                ended.map_err(|error| self.failed(error))?;
+            let end = EventBody::Repair(order(None));
+            if stands && (response.in_force || action.is_none()) && !self.is_signed(&end) {
+                self.say(&caller, end).await?;
             }
             let outcome = said(&response, &what);
             return Ok(RepairResponse { version: response.version, in_force: response.in_force, outcome });
         }
-        let version = self.handle.repair(order(action), Some(caller.0)).await;
-        let version = version.map_err(|error| self.failed(error))?;
+        let version = self.say(&caller, EventBody::Repair(order(action))).await?;
         let (in_force, outcome) = self.ordered(&host, version, wait_ms, action.is_none()).await?;
         Ok(RepairResponse { version: version.0, in_force, outcome })
     }
@@ -162,15 +162,14 @@ impl Controlled {
         let withdrawn = files.is_none();
         let order = |files| PolicyOrder { actuator: host.clone(), wall: wall.clone(), files };
         if let Some(response) = self.instead(&caller, at, spec, wait_ms).await? {
-            if stands && (response.in_force || withdrawn) {
-                let ended = self.handle.filewall(order(None), Some(caller.0)).await;
-                ended.map_err(|error| self.failed(error))?;
+            let end = EventBody::FileWall(order(None));
+            if stands && (response.in_force || withdrawn) && !self.is_signed(&end) {
+                self.say(&caller, end).await?;
             }
             let outcome = said(&response, &what);
             return Ok(FileWallResponse { version: response.version, in_force: response.in_force, outcome });
         }
-        let version = self.handle.filewall(order(files), Some(caller.0)).await;
-        let version = version.map_err(|error| self.failed(error))?;
+        let version = self.say(&caller, EventBody::FileWall(order(files))).await?;
         let (in_force, outcome) = self.ordered(&host, version, wait_ms, withdrawn).await?;
         Ok(FileWallResponse { version: version.0, in_force, outcome })
     }

@@ -13,7 +13,7 @@ use weir_api::{ApiError, Caller};
 use weir_apps::fabric::{self, Ordered};
 use weir_base::codec::decode;
 use weir_controller::core::scheduler::KeyStatus;
-use weir_model::event::{Apply, SPEAKS_TABLE};
+use weir_model::event::{Apply, EventBody, SPEAKS_TABLE};
 use weir_model::plane::PlaneOrder;
 use weir_model::resource::FieldError;
 use weir_model::session::PLANES_SINCE;
@@ -170,8 +170,7 @@ impl Controlled {
         };
         let is_put = spec.is_some();
         let order = PlaneOrder { plane: plane.clone(), actuator: name.clone(), name: of.clone(), spec };
-        let ordered = self.handle.order(order, Some(caller.0)).await;
-        let version = ordered.map_err(|error| self.failed(error))?;
+        let version = self.say(&caller, EventBody::Order(order)).await?;
         let until = Instant::now() + Duration::from_millis(u64::from(wait_ms.min(WAIT_MAX_MS)));
         let key = Key::Plane { plane, name: of };
         self.became(&name, &key, is_put, (version, until)).await

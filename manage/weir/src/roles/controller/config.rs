@@ -9,6 +9,8 @@
 //! certificateDays: 90                   # life of a host's certificate; it renews by itself
 //! consistency: dependent                # dependent, linear or none: what an update of a switch waits for
 //! auditMebibytes: 1024                  # how much of the audit is kept; 0: none
+//! operators:                            # whose signed requests are taken, the same on all that found the domain; absent: nobody need sign
+//!   - { name: alice, key: "9f…", role: admin }   # what 'weir operator key' prints; role: admin or operator
 //! group:                                # absent: this controller is alone
 //!   id: 1                               # its number in the group, from 1
 //!   listen: 192.0.2.10:7445             # where the other controllers connect
@@ -27,6 +29,10 @@
 //!
 //! An unknown field is an error, and each error names field, value and what is allowed.
 
+mod operators;
+
+pub use operators::GivenOperator;
+
 use crate::failure::Failure;
 use crate::roles::group::{MEMBER_NUMBER_MAX, MemberAddress};
 use serde::Deserialize;
@@ -35,6 +41,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::path::{Path, PathBuf};
 use weir_model::Label;
 use weir_model::join::from_hex;
+use weir_model::operator::OperatorFacts;
 use weir_model::session::CONTROLLERS_MAX as MEMBERS_MAX;
 use weir_raft::Timers;
 
@@ -68,6 +75,8 @@ pub struct Given {
     pub consistency: Option<Consistency>,
     /// Size of the audit on disk, MiB.
     pub audit_mebibytes: Option<u64>,
+    /// The people whose signed requests are taken.
+    pub operators: Option<Vec<GivenOperator>>,
     /// The group that it is in.
     pub group: Option<GivenGroup>,
 }
@@ -202,6 +211,8 @@ pub struct ControllerConfig {
     pub consistency: Consistency,
     /// Size of the audit on disk, bytes, at most; 0: none is kept.
     pub audit_bytes: u64,
+    /// The people whose signed requests are taken from the domain's beginning on; none: nobody need sign.
+    pub operators: BTreeMap<Label, OperatorFacts>,
     /// The group that it is in; `None`: it is alone.
     pub group: Option<GroupConfig>,
 }
@@ -335,6 +346,7 @@ impl Given {
             certificate_days: self.certificate_days.or(below.certificate_days),
             consistency: self.consistency.or(below.consistency),
             audit_mebibytes: self.audit_mebibytes.or(below.audit_mebibytes),
+            operators: self.operators.or(below.operators),
             group: self.group.or(below.group),
         }
     }
@@ -375,6 +387,7 @@ impl Given {
             certificate_days,
             consistency,
             audit_bytes: audit << 20,
+            operators: operators::check(self.operators.as_deref().unwrap_or_default())?,
             group: None,
         };
         Ok((config, self.advertise.is_some()))

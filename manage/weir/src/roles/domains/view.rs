@@ -2,17 +2,15 @@
 
 use super::{Domains, Shown, locked};
 use std::collections::BTreeMap;
-use std::net::SocketAddr;
+use weir_api::ApiError;
 use weir_api::domains::{
     AddDomain, DomainDescription, DomainList, DomainMember, DomainTaken, DomainTold, DomainView,
 };
-use weir_api::{ApiError, pki};
 use weir_apps::fabric::domains::{self as query, DomainStatus, Unowned};
 use weir_base::exposition::{Exposition, Kind};
 use weir_model::Label;
 use weir_model::domain::{DomainController, DomainEvent, DomainRecord};
-use weir_model::join::{from_hex, to_hex};
-use weir_model::signed::GroupKey;
+use weir_model::join::to_hex;
 use weir_store::Store;
 
 fn member(one: &DomainController) -> DomainMember {
@@ -44,58 +42,6 @@ fn view(status: &DomainStatus, problem: Option<String>) -> DomainView {
         },
         problem,
     }
-}
-
-/// What a description means.
-fn record(request: AddDomain) -> Result<DomainRecord, ApiError> {
-    let AddDomain { domain, underlays } = request;
-    let wrong = |field: String, value: &str, allowed: &str| {
-        ApiError::invalid(format!("{field}: '{value}' is not allowed: {allowed}"))
-    };
-    let name =
-        Label::new(domain.name.clone()).map_err(|error| ApiError::invalid(format!("name: {error}")))?;
-    let group_key = GroupKey::from_hex(&domain.group_key).ok_or_else(|| {
-        let allowed = "64 hexadecimal digits of a single key, or 192 of a threshold key, as 'weir domain show' prints there";
-        wrong("groupKey".into(), &domain.group_key, allowed)
-    })?;
-    if pki::chain(&domain.authority).map_or(0, |chain| chain.len()) != 1 {
-        let allowed = "the one certificate of its authority in PEM, as 'weir domain show' prints there";
-        return Err(wrong(
-            "authority".into(),
-            &domain.authority.chars().take(40).collect::<String>(),
-            allowed,
-        ));
-    }
-    let mut controllers = Vec::with_capacity(domain.controllers.len());
-    for one in &domain.controllers {
-        let key = from_hex::<32>(&one.key).ok_or_else(|| {
-            wrong(
-                format!("key of controller {}", one.id),
-                &one.key,
-                "64 hexadecimal digits of an ed25519 key",
-            )
-        })?;
-        let reached =
-            one.api.parse::<SocketAddr>().is_ok_and(|at| at.port() != 0 && !at.ip().is_unspecified());
-        if !reached {
-            let allowed = "ADDRESS:PORT where this domain's controllers reach it, such as 192.0.2.10:7443";
-            return Err(wrong(format!("api of controller {}", one.id), &one.api, allowed));
-        }
-        controllers.push(DomainController { id: one.id, key, api: one.api.clone() });
-    }
-    controllers.sort_by_key(|one| one.id);
-    let mut record =
-        DomainRecord { name, group_key, authority_pem: domain.authority, controllers, underlays: Vec::new() };
-    for text in &underlays {
-        match text.parse() {
-            Ok(prefix) => record.underlays.push(prefix),
-            Err(_) => {
-                let allowed = "a prefix of the underlay in which its hosts are, such as 198.18.2.0/24";
-                return Err(wrong("underlays".into(), text, allowed));
-            }
-        }
-    }
-    Ok(record)
 }
 
 impl Domains {
@@ -135,7 +81,7 @@ impl Domains {
     /// # Errors
     /// `invalid`, with the field, its value, and what is allowed.
     pub fn known(request: AddDomain) -> Result<DomainEvent, ApiError> {
-        record(request).map(DomainEvent::Known)
+        request.record().map(DomainEvent::Known)
     }
 
     /// What lets a domain be unknown.

@@ -24,6 +24,7 @@ use std::io::Read;
 use std::os::unix::fs::DirBuilderExt;
 use std::path::Path;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use weir_base::world::RealDisk;
 use weir_bft::{BftEngine, Change, Identity, Member, Members, Places, Settings, Timers};
 use weir_controller::core::is_reasonable;
@@ -87,7 +88,8 @@ fn wrong(error: impl std::fmt::Display) -> Failure {
     Failure::Input(error.to_string())
 }
 
-/// Prepares a member whose journal is in `disk`; `first`: it is started for the first time. `time` says which proposals are of their time.
+/// Prepares a member whose journal is in `disk`; `first`: it is started for the first time. `time` says which proposals are of their time,
+/// and the other whether operators are waited for, before whom none is of what they order.
 ///
 /// # Errors
 /// [`Failure`].
@@ -97,7 +99,7 @@ pub fn open(
     state: &State,
     disk: RealDisk,
     first: bool,
-    time: Arc<TimeKeeper>,
+    (time, awaits_operators): (Arc<TimeKeeper>, Arc<AtomicBool>),
 ) -> Result<Opening, Failure> {
     let number = |id: u64| u32::try_from(id).map_err(wrong);
     let identity = Identity { id: number(config.id)?, secret: secret(state_dir)? };
@@ -128,7 +130,8 @@ pub fn open(
     settings.digest_every = DIGEST_EVERY;
     settings.follows = config.joins || (listed.is_none() && first);
     settings.reasonable = Some(Arc::new(move |batch: &[u8]| {
-        is_reasonable(batch, time.latest_ms(), |wall_ms, ordered_ms| time.is_right(wall_ms, ordered_ms))
+        let is_right = |wall_ms, ordered_ms| time.is_right(wall_ms, ordered_ms);
+        is_reasonable(batch, time.latest_ms(), is_right, awaits_operators.load(Ordering::SeqCst))
     }));
     let places = Places {
         listen: config.listen,

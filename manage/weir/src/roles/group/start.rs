@@ -11,6 +11,7 @@ use bytes::Bytes;
 use std::collections::BTreeMap;
 use std::net::TcpListener;
 use std::path::{Path, PathBuf};
+use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, OnceLock};
 use weir_api::pki;
 use weir_base::ordered_time::Reading;
@@ -113,7 +114,7 @@ pub fn open(
     config: &GroupConfig,
     state_dir: &Path,
     state: &State,
-    time: Arc<TimeKeeper>,
+    (time, awaits_operators): (Arc<TimeKeeper>, Arc<AtomicBool>),
 ) -> Result<(Founding, Opening), Failure> {
     clocks::nobody_yet(&time);
     let log = state_dir.join("group");
@@ -127,7 +128,7 @@ pub fn open(
             state,
             disk,
             !state_dir.join(MEMBER_FILE).exists(),
-            time.clone(),
+            (time.clone(), awaits_operators),
         )?)),
     };
     let opening = Opening {

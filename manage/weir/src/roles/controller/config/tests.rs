@@ -2,6 +2,8 @@ use super::*;
 use crate::roles::node::SwitchSection;
 use weir_agent::config::NodeConfig;
 use weir_model::event::Role;
+use weir_model::join::to_hex;
+use weir_model::operator::OperatorRole;
 
 fn file(text: &str) -> (tempfile::NamedTempFile, Result<Given, Failure>) {
     let file = tempfile::NamedTempFile::new().unwrap();
@@ -43,6 +45,34 @@ fn a_wrong_file_is_named_with_the_field_the_value_and_what_is_allowed() {
     assert!(error.contains("/nowhere/controller.yaml"), "{error}");
     let error = Given::default().check().unwrap_err().to_string();
     assert!(error.contains("--advertise"), "{error}");
+}
+
+#[test]
+fn operators_have_names_keys_and_an_admin_among_them() {
+    let key = |seed: u8| to_hex(&weir_trust::identity::KeyPair::from_seed(&[seed; 32]).public());
+    let (one, two) = (key(1), key(2));
+    let right = format!(
+        "advertise: 192.0.2.1\noperators:\n  - {{ name: alice, key: \"{one}\" }}\n  - {{ name: bob, keys: [\"{two}\"], role: operator }}\n"
+    );
+    let (_file, given) = file(&right);
+    let operators = given.unwrap().check().unwrap().operators;
+    let roles: Vec<(&str, OperatorRole)> =
+        operators.iter().map(|(name, one)| (name.as_str(), one.role)).collect();
+    assert_eq!(roles, [("alice", OperatorRole::Admin), ("bob", OperatorRole::Operator)]);
+    let cases: [(String, &[&str]); 7] = [
+        (format!("{{ name: Alice, key: \"{one}\" }}"), &["operators", "Alice"]),
+        ("{ name: alice, key: \"12\" }".into(), &["key of 'alice'", "'12'", "weir operator key"]),
+        (format!("{{ name: alice, key: \"{}\" }}", "00".repeat(32)), &["key of 'alice'"]),
+        ("{ name: alice }".into(), &["key of 'alice'", "0 keys", "1 to 4"]),
+        (format!("{{ name: alice, keys: [\"{one}\", \"{one}\"] }}"), &["key of 'alice'", "twice"]),
+        (format!("{{ name: alice, key: \"{one}\", role: operator }}"), &["operators", "no admin"]),
+        (format!("{{ name: alice, key: \"{one}\", role: root }}"), &["role", "root", "admin"]),
+    ];
+    for (text, parts) in cases {
+        let (_file, read) = file(&format!("operators:\n  - {text}\n"));
+        let error = read.unwrap_err().to_string();
+        assert!(parts.iter().all(|part| error.contains(part)), "{text}: {error}");
+    }
 }
 
 #[test]
