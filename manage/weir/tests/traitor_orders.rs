@@ -249,7 +249,7 @@ fn a_controller_that_orders_alone_orders_nothing_and_is_named() {
 
     // Who does not sign is told what helps, and nothing is done.
     let mut command = lab.command();
-    command.args(["delete", "network", "red", "--yes"]).env_remove("WEIR_OPERATOR");
+    command.args(["delete", "firewall-rule", "red/services", "--yes"]).env_remove("WEIR_OPERATOR");
     let output = command.output().unwrap();
     let told = text(&output.stderr);
     assert!(
