@@ -37,7 +37,9 @@ use crate::event::{EventBody, SourceId};
 use crate::identity::{IdentityEvent, TokenChange};
 
 pub use crate::event::{JoinedBy, Said};
-pub use crate::operator::{Founders, OPERATOR_KEYS_MAX, OPERATORS_MAX, OperatorChange, OperatorFacts, OperatorRole};
+pub use crate::operator::{
+    Founders, OPERATOR_KEYS_MAX, OPERATORS_MAX, OperatorChange, OperatorFacts, OperatorRole,
+};
 
 /// How long a request is good for at most, milliseconds.
 pub const LIFE_MAX_MS: u64 = 600_000;

@@ -500,8 +500,11 @@ fn main() {
         !arguments.iter().any(|one| !one.starts_with('-')) || arguments.iter().any(|one| one == part)
     };
     let kinds = [Fourth::Hangs, Fourth::Crashes].into_iter().chain(liar::KINDS.map(Fourth::Lies));
-    let parts: Vec<String> =
-        ["members", "orders", "lies", "floods"].map(str::to_owned).into_iter().chain(kinds.map(Fourth::word)).collect();
+    let parts: Vec<String> = ["members", "orders", "lies", "floods"]
+        .map(str::to_owned)
+        .into_iter()
+        .chain(kinds.map(Fourth::word))
+        .collect();
     if let Some(other) = arguments.iter().find(|one| !one.starts_with('-') && !parts.contains(one)) {
         eprintln!("there is no part {other}; there are {}", parts.join(", "));
         std::process::exit(2);
@@ -524,7 +527,8 @@ fn main() {
     if wants("floods") {
         floods(&lab);
     }
-    let of_itself = |one: &String| one.starts_with('-') || ["members", "orders", "floods"].contains(&one.as_str());
+    let of_itself =
+        |one: &String| one.starts_with('-') || ["members", "orders", "floods"].contains(&one.as_str());
     if !arguments.iter().all(of_itself) || wants("lies") {
         attacks(&lab, |word| wants("lies") || wants(word));
     }

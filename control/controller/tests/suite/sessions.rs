@@ -499,7 +499,7 @@ fn hosts_of_all_protocols_that_are_taken_work_side_by_side() {
         for agent in &agents {
             let (actuator, name) = (agent.name.clone(), "n".to_owned());
             let order = PlaneOrder { plane: label("echo"), actuator, name, spec: Some(b"{}".to_vec()) };
-            handle.order(order, None).await.unwrap();
+            handle.submit_own(EventBody::Order(order), None).await.unwrap();
         }
         let endpoints =
             agents.iter().map(|agent| endpoint("n1", &format!("e{}", agent.protocol), agent.name.as_str()));
