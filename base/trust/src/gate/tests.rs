@@ -441,7 +441,7 @@ fn a_frame_of_forgeries_costs_one_check_and_what_is_wrong_by_itself_or_known_cos
     all(results(&mut gate, &old), Err(Refusal::Stale { in_force: Version(5) }));
     assert_eq!(checks(&gate), 2);
     // Another value at the version in force is told of only when the group said so.
-    let mut fork = signed(1, 8, (0..=255).map(|number| put(number.wrapping_add(1), 5)).collect());
+    let mut fork = signed(1, 8, (0..=255).map(|number: u8| put(number.wrapping_add(1), 5)).collect());
     for proven in &mut fork.updates {
         proven.update.change = Change::Delete;
     }
