@@ -374,7 +374,7 @@ impl Lab {
     }
 
     /// What this scenario did to the lab is not undone: the next one has a new one.
-    pub fn is_spent(self) {
+    pub fn spent(self) {
         self.kind.broken.store(true, Ordering::Release);
     }
 

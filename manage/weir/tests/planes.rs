@@ -1,6 +1,7 @@
 //! A plane beside the switch, end to end: ordered at a group of controllers, signed by it, carried by the host's agent, verified and
 //! acked by the plane's process. The process is in this program: the toy.
 
+use crate::extra::Extra;
 use crate::group::{leader, wait_whole};
 use crate::lab::{Lab, group_lab, text};
 use crate::namespaces::wait;
@@ -8,6 +9,7 @@ use std::path::{Path, PathBuf};
 use weir_actuator::suite::echo::Echo;
 use weir_actuator::{Folders, Identity, Made, Service};
 use weir_agent::join;
+use weir_lab::Program;
 
 /// The toy as a process of host h1, which keeps what it has in a folder.
 fn start(lab: &Lab, folder: &Path) -> Service<Echo> {
@@ -33,12 +35,16 @@ fn serve(state: PathBuf, run: PathBuf, folder: PathBuf) -> Service<Echo> {
     Service::start(Box::new(make)).unwrap()
 }
 
-/// Pushes a text; the exit code and what was said.
+/// Pushes a text to h1; the exit code and what was said.
 fn push(lab: &Lab, folder: &Path, plane: &str, said: &str) -> (i32, String) {
+    push_to(lab, "h1", folder, plane, said)
+}
+
+fn push_to(lab: &Lab, host: &str, folder: &Path, plane: &str, said: &str) -> (i32, String) {
     let file = folder.join("spec.yaml");
     std::fs::write(&file, format!("text: '{said}'\n")).unwrap();
     let file = file.display().to_string();
-    let output = lab.weir(&["plane", "push", "h1", plane, "good day", &file, "--wait-s", "40"]);
+    let output = lab.weir(&["plane", "push", host, plane, "good day", &file, "--wait-s", "40"]);
     (output.status.code().unwrap(), text(&output.stdout) + &text(&output.stderr))
 }
 
@@ -192,4 +198,67 @@ fn files(lab: &Lab, folder: &Path, echo: &Service<Echo>) {
     lab.ok(&["delete", "-f", &folder.join("mine.yaml").display().to_string(), "--yes", "--wait-s", "40"]);
     assert_eq!(has(echo), None);
     assert_eq!(lab.weir(&["get", "echo", "h1/good day"]).status.code(), Some(1));
+}
+
+/// A host that has planes and no switch joins, is told nothing of networks, and its planes are as good as any.
+#[test]
+fn a_host_without_a_switch_joins_for_its_planes() {
+    let Some(lab) = group_lab("no_switch") else { return };
+    wait_whole(&lab);
+    let (extra, folder) = (Extra::begin(), tempfile::tempdir().unwrap());
+    let (state, run) = (folder.path().join("state"), folder.path().join("run"));
+    // The process is there before its host is one.
+    let echo = serve(state.clone(), run.clone(), folder.path().join("echo"));
+    wait("a try that fails", || echo.tries() > 0);
+    // An address on the underlay is one host's: h9 has one of its own in the namespace of h1.
+    let of_h1 = lab.switches().into_iter().find(|one| one.name == "h1").unwrap().underlay;
+    let underlay = format!("{}.199", of_h1.rsplit_once('.').unwrap().0);
+    let netns = lab.netns("h1");
+    netns.ip(&["address", "add", &format!("{underlay}/24"), "dev", "eth0"]).unwrap();
+    let token = lab.ok(&["token", "--name", "h9", "--role", "planes", "--underlay", &underlay]);
+    let host = |token: Option<&str>| {
+        let program = Program::new(env!("CARGO_BIN_EXE_weir"))
+            .args([
+                "host",
+                "--no-switch",
+                "--name",
+                "h9",
+                "--underlay",
+                &underlay,
+                "--monitor",
+                "off",
+                "--state",
+            ])
+            .arg(&state)
+            .arg("--run")
+            .arg(&run)
+            .netns(&netns);
+        match token {
+            Some(token) => program.env("WEIR_JOIN_TOKEN", token.trim()),
+            None => program,
+        }
+    };
+    let mut daemon = extra.start("h9", &host(Some(&token)));
+    let is = |said: &str| lab.ok(&["status"]).lines().any(|line| line.contains("h9") && line.contains(said));
+    wait("h9 to be in sync, as a host of planes", || is("planes") && is("in sync"));
+    let (code, told) = push_to(&lab, "h9", folder.path(), "echo", "without a switch");
+    assert!(code == 0 && told.contains("it is in force"), "{code}: {told}");
+    assert_eq!(has(&echo).as_deref(), Some("without a switch"));
+    // What is a switch's is answered in words, and no endpoint comes here.
+    let counters = lab.weir(&["counters", "h9"]);
+    assert!(text(&counters.stderr).contains("this host has no switch"), "{}", text(&counters.stderr));
+    assert!(!run.join("control.sock").exists() && !run.join("switch.pid").exists());
+    let pushed = lab.client().status().unwrap().actuators.into_iter().find(|one| one.name == "h9").unwrap();
+    assert!(pushed.refused.is_empty() && pushed.desired_entries == pushed.acked_entries, "{pushed:?}");
+    // Started again it is what it was, also when nobody says so.
+    daemon.stop().unwrap();
+    wait("h9 to be away", || is("closed"));
+    let mut daemon = extra.start("h9", &host(None));
+    wait("h9 to be back", || is("in sync"));
+    assert_eq!(has(&echo).as_deref(), Some("without a switch"));
+    daemon.stop().unwrap();
+    drop(echo);
+    lab.ok(&["forget", "h9", "--yes"]);
+    netns.ip(&["address", "del", &format!("{underlay}/24"), "dev", "eth0"]).unwrap();
+    lab.wait_in_step();
 }

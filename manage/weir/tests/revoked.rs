@@ -125,5 +125,5 @@ fn a_revoked_controller_comes_back_neither_under_its_number_nor_with_its_key() {
     let row = listed.iter().find(|one| one["source"] == "controller/controller-4").unwrap();
     assert!(row["revoked"]["reason"] == "its disk was stolen" && row["key"].is_null(), "{row}");
     // Its number is gone for good, and so is this lab.
-    lab.is_spent();
+    lab.spent();
 }

@@ -70,7 +70,7 @@ impl Run {
     fn new(seed: u64) -> Run {
         let settings = FabricSettings {
             domain: Some(label("a")),
-            believes_no_controller: seed % 3 == 0,
+            believes_no_controller: seed.is_multiple_of(3),
             statements_waiting_max: 12,
             foreign_per_domain_max: 4,
             begin_again_ms: 1_000,
@@ -93,7 +93,8 @@ impl Run {
     }
 
     fn order(&mut self) -> PlaneOrder {
-        let plane = label(*pick(&mut self.rng, &["echo", "wall", "echo"]));
+        let plane: &&str = pick(&mut self.rng, &["echo", "wall", "echo"]);
+        let plane = label(plane);
         let actuator = pick(&mut self.rng, &actuators()).clone();
         let name = self.name('o', 4);
         let spec = (self.rng.random_range(0..3) > 0).then(|| vec![self.rng.random_range(0..3); 3]);

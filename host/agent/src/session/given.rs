@@ -31,12 +31,14 @@ pub struct Place {
     _permit: Option<OwnedSemaphorePermit>,
 }
 
-impl Room {
+impl Default for Room {
     /// All of them free.
-    pub fn new() -> Room {
+    fn default() -> Room {
         Room(Arc::new(Semaphore::new(FRAMES_MAX)))
     }
+}
 
+impl Room {
     /// Waits for a place.
     pub async fn place(&self) -> Place {
         // The semaphore is never closed.

@@ -129,7 +129,7 @@ async fn serve(
     let (read, write) = tokio::io::split(stream);
     let reader = async {
         let mut read = BufReader::new(read);
-        let room = Room::new();
+        let room = Room::default();
         let mut pace = Pace::new(Instant::now());
         loop {
             match read_counted::<ToActuator>(&mut read).await {

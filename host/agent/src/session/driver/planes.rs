@@ -36,7 +36,7 @@ impl Driver {
     pub(super) fn keep_proof(&mut self) {
         let Some(proof) = self.hub.proof() else { return };
         let index = proof.header.header.index;
-        if std::mem::replace(&mut self.proof_kept, Some(index)) == Some(index) {
+        if self.proof_kept.replace(index) == Some(index) {
             return;
         }
         let path = self.plan.state_dir.join(PROOF_FILE);

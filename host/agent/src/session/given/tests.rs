@@ -50,7 +50,7 @@ fn of_two_that_give_the_same_names_the_first_is_answered_first() {
 #[test]
 fn a_place_is_free_when_its_frame_is_answered_or_old_or_the_switch_is_gone() {
     let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
-    let room = Room::new();
+    let room = Room::default();
     let place = || Some(runtime.block_on(room.place()));
     let mut given = Given::default();
     for number in 0..FRAMES_MAX as u64 {

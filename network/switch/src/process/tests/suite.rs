@@ -24,9 +24,9 @@ use weir_model::join::{TrustFile, to_hex};
 use weir_model::local::{FromSwitch, ToSwitch};
 use weir_model::resource::ADDRESSES_MAX;
 use weir_model::signed::{SignedAcks, SignedUpdates};
-use weir_model::{Entry, Key, Update, Version};
+use weir_model::{Ack, Entry, Key, Update, Version};
 use weir_trust::batch::{GroupSigner, SingleSigner, sign_batch};
-use weir_trust::identity::KeyPair;
+use weir_trust::identity::{KeyPair, sign_acks, verify_acks};
 use weir_trust::token::TokenKey;
 
 /// A switch whose slow path works when it is asked to.
@@ -101,10 +101,24 @@ impl Machine {
 
 impl Tried for Machine {
     fn take(&mut self, frame: &SignedUpdates) -> Option<SignedAcks> {
-        self.say(ToSwitch::Updates(frame.clone())).into_iter().find_map(|answer| match answer {
+        // What is forged is acked by itself: both are put together in the order of the frame.
+        let answers = self.say(ToSwitch::Updates(frame.clone())).into_iter();
+        let of_acks = |answer| match answer {
             FromSwitch::Acks(acks) => Some(acks),
             _ => None,
-        })
+        };
+        let told: Vec<SignedAcks> = answers.filter_map(of_acks).collect();
+        let key = KeyPair::from_seed(&HOST_SEED);
+        assert!(told.iter().all(|acks| verify_acks(&key.public(), acks).is_ok()));
+        let actuator = told.first()?.actuator.clone();
+        let mut acks: Vec<Ack> = told.into_iter().flat_map(|acks| acks.acks).collect();
+        let mut ordered = Vec::new();
+        for proven in &frame.updates {
+            let is_its = |ack: &Ack| (&ack.key, ack.version) == (&proven.update.key, proven.update.version);
+            ordered.extend(acks.iter().position(is_its).map(|at| acks.remove(at)));
+        }
+        assert!(acks.is_empty(), "acks of what nobody sent: {acks:?}");
+        Some(sign_acks(&key, &actuator, ordered))
     }
 
     fn state(&mut self) -> Vec<(Key, Version)> {
@@ -173,7 +187,7 @@ mod networks {
         }
 
         fn entry(&self, number: u32) -> Entry {
-            Entry::Network(network_entry(&format!("red-{number}"), number % 2 == 0))
+            Entry::Network(network_entry(&format!("red-{number}"), number.is_multiple_of(2)))
         }
 
         fn refused(&self) -> Entry {

@@ -43,7 +43,7 @@ fn what_is_denied_is_logged_in_the_named_folders_and_where_nobody_knows_the_plac
     let chain = crate::policy::load(folder.path(), None).unwrap();
     chain.knows_mount(&Handle::new(b"root").unwrap(), b"/");
     let (zones, places) = (chain.context().zones, chain.context().places);
-    places.learn(b"pub", zones.place(b"/pub").unwrap(), b"root", None);
+    places.learn(b"pub", zones.place(b"/pub").unwrap(), b"root", Some(b"pub"));
     let removals: [(u32, &'static [u8], &'static [u8]); 6] = [
         (1, b"root", b"name"),
         (2, b"unknown", b"name"),
