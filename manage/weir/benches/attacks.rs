@@ -515,10 +515,9 @@ fn main() {
     let context = lab.context_of("c1");
     let made = group::runtime().block_on(async move { store(&context).submit(create).await });
     made.unwrap();
-    if wants("orders") {
-        // What is in force would end it.
-        let tried = traitor_orders::orders(&lab, "c4");
-        println!("RESULT attacks orders-wrong-rules weir=0 goal=0 ratio=0.00");
+    if wants("orders") && traitor_orders::can("attacks orders") {
+        let (tried, decided) = traitor_orders::orders(&lab, "c4");
+        println!("RESULT attacks orders-wrong-rules weir={decided} goal=0 ratio={:.2}", decided as f64);
         println!("# {tried} orders of {} kinds by a controller alone", traitor_orders::KINDS);
     }
     if wants("members") {

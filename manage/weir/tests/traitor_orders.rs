@@ -179,8 +179,16 @@ fn named(lab: &Lab) -> Vec<(String, BTreeSet<String>)> {
 /// Of how many kinds a controller orders by its own word.
 pub const KINDS: usize = 16;
 
-/// Has a controller of a lab do all of it; how much that was. The lab is whole before and after.
-pub fn orders(lab: &Lab, traitor: &str) -> usize {
+/// Whether programs of this build have a way for a controller to order past its own door.
+pub fn can(name: &str) -> bool {
+    if !cfg!(debug_assertions) {
+        println!("NOT RUN {name}: this build has no way for a controller to order past its own door");
+    }
+    cfg!(debug_assertions)
+}
+
+/// Has a controller of a lab do all of it; how much that was, and how much of it was decided. The lab is whole before and after.
+pub fn orders(lab: &Lab, traitor: &str) -> (usize, usize) {
     let key = lab.operator().unwrap();
     assert!(lab.ok(&["operator", "list"]).contains("must be signed here"));
     wait_known(lab);
@@ -189,8 +197,12 @@ pub fn orders(lab: &Lab, traitor: &str) -> usize {
     // By its own word.
     let bodies = bare();
     assert_eq!(bodies.len(), KINDS);
+    let mut decided = 0;
     for (body, became) in bodies.iter().zip(betray(lab, traitor, &bodies)) {
-        assert!(!became.contains("decided"), "{body:?}: {became}");
+        if became.contains("decided") {
+            eprintln!("{body:?}: {became}");
+            decided += 1;
+        }
     }
     assert_eq!(tables(lab), told);
     assert_eq!(lab.programmed(), before);
@@ -214,9 +226,8 @@ pub fn orders(lab: &Lab, traitor: &str) -> usize {
     let wrong = [&changed, &another, &later, &number, &west, &enveloped].map(said);
     std::thread::sleep(Duration::from_millis(now_ms_until(held.until_ms)));
     let late = betray(lab, traitor, &[&wrong[..], &[said(&held)]].concat());
-    for became in &late {
-        assert!(!became.contains("decided"), "{late:#?}");
-    }
+    let wrong = late.iter().filter(|became| became.contains("decided"));
+    decided += wrong.inspect(|became| eprintln!("{became}")).count();
     // The very same once more is no second change.
     betray(lab, traitor, &[said(&real)]);
     lab.wait_in_step();
@@ -232,7 +243,7 @@ pub fn orders(lab: &Lab, traitor: &str) -> usize {
     assert!(named(lab).iter().all(|(who, _)| *who == liar), "{:?}", named(lab));
     let verified: Value = serde_json::from_str(&lab.ok(&["audit", "verify", "-o", "json"])).unwrap();
     assert_eq!(verified["problems"], 0, "{verified}");
-    bodies.len() + late.len()
+    (bodies.len() + late.len(), decided)
 }
 
 fn now_ms_until(at_ms: u64) -> u64 {
@@ -242,10 +253,13 @@ fn now_ms_until(at_ms: u64) -> u64 {
 
 #[test]
 fn a_controller_that_orders_alone_orders_nothing_and_is_named() {
+    if !can("a_controller_that_orders_alone_orders_nothing_and_is_named") {
+        return;
+    }
     let Some(lab) = byzantine_lab("traitor_orders") else { return };
     wait_whole(&lab);
     let extra = Extra::begin();
-    orders(&lab, "c4");
+    assert_eq!(orders(&lab, "c4").1, 0, "decided by a controller's word alone");
 
     // Who does not sign is told what helps, and nothing is done.
     let mut command = lab.command();
