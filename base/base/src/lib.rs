@@ -15,6 +15,7 @@ pub mod manifest;
 pub mod numbers;
 pub mod ordered_time;
 pub mod reconnect;
+pub mod seeds;
 pub mod version;
 pub mod world;
 

@@ -48,6 +48,15 @@ pub enum Wrong {
     Changed,
 }
 
+/// What is wrong with files, in words.
+pub fn in_words(found: Vec<(String, Wrong)>) -> Vec<String> {
+    let words = |(name, wrong): (String, Wrong)| match wrong {
+        Wrong::Missing => format!("'{name}' is missing"),
+        Wrong::Changed => format!("'{name}' is damaged, or of another time or place"),
+    };
+    found.into_iter().map(words).collect()
+}
+
 /// Why a manifest cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum ManifestError {
@@ -76,6 +85,48 @@ pub struct Manifest {
     pub generation: u64,
     /// What must be there, by its path below the directory.
     pub files: BTreeMap<String, Expected>,
+}
+
+/// Which files of a directory are written down.
+#[derive(Clone, Copy, Debug)]
+pub struct Watched {
+    /// Files whose content is known.
+    pub held: &'static [&'static str],
+    /// Files that change as it goes: only that they are there is.
+    pub there: &'static [&'static str],
+}
+
+impl Watched {
+    /// Writes down what is there now, besides what was known before, which `anew` forgets. `made` is for a directory without a manifest;
+    /// none where there is nothing to lose.
+    ///
+    /// # Errors
+    /// [`ManifestError`]: what is known cannot be read (unless `anew`), or the new one not written.
+    pub fn record(
+        &self,
+        dir: &Path,
+        anew: bool,
+        made: impl FnOnce() -> Option<Manifest>,
+    ) -> Result<Option<Manifest>, ManifestError> {
+        let known = Manifest::read(dir);
+        let known = if anew { known.ok().flatten() } else { known? };
+        let is_new = known.is_none();
+        let Some(mut manifest) = known.or_else(made) else { return Ok(None) };
+        if anew {
+            manifest.files.clear();
+        }
+        let mut changed = is_new || anew;
+        for name in self.held {
+            changed |= manifest.holds(dir, name)?;
+        }
+        for name in self.there {
+            changed |= manifest.is_there(dir, name);
+        }
+        if changed {
+            manifest.write(dir)?;
+        }
+        Ok(Some(manifest))
+    }
 }
 
 fn io_error(path: &Path) -> impl FnOnce(io::Error) -> ManifestError {
@@ -192,6 +243,16 @@ impl Manifest {
         contents.extend(content_of(&path).map_err(io_error(&path))?);
         self.files.insert(name.to_owned(), Expected::Holds(contents));
         Ok(())
+    }
+
+    /// Says what a file of a directory is about to hold, where that has a manifest.
+    ///
+    /// # Errors
+    /// [`ManifestError`].
+    pub fn announce(dir: &Path, name: &str, bytes: &[u8]) -> Result<(), ManifestError> {
+        let Some(mut manifest) = Manifest::read(dir)? else { return Ok(()) };
+        manifest.will_hold(dir, name, bytes)?;
+        manifest.write(dir)
     }
 
     /// Writes both copies, as the next generation.

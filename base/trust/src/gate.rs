@@ -220,7 +220,15 @@ impl Gate {
         for record in records {
             gate.take_record(record)?;
         }
+        gate.assert_sums();
         Ok(gate)
+    }
+
+    /// What is counted as it changes is what counting it anew gives: asserted where all of it was read, and where all of it is written.
+    fn assert_sums(&self) {
+        let all = self.in_force.values();
+        debug_assert_eq!(self.tombstones, all.clone().filter(|known| known.entry.is_none()).count());
+        debug_assert_eq!(self.digest.0, all.fold(0, |sum: u128, known| sum.wrapping_add(known.content)));
     }
 
     /// Takes in a record of the journal; returns the update that it holds, if it holds one.
@@ -344,6 +352,14 @@ impl Gate {
     /// acked.
     pub fn commit(&mut self, frame: &SignedUpdates, numbers: &[usize]) -> io::Result<()> {
         let updates = numbers.iter().map(|&number| &frame.updates[number].update);
+        // The other side of `judge`: only what it admitted is kept, and a version never goes back.
+        debug_assert!(
+            updates.clone().all(|update| {
+                let known = self.in_force.get(&update.key).map_or(self.floor, |known| known.version);
+                update.target == self.actuator && update.version > known
+            }),
+            "what was not admitted is to be kept"
+        );
         let records: Vec<Vec<u8>> = updates
             .clone()
             .map(|update| encode(&Record::Applied(frame.header.clone(), update.clone())))
@@ -397,6 +413,7 @@ impl Gate {
     }
 
     fn compact(&mut self) -> io::Result<()> {
+        self.assert_sums();
         let floor = encode(&Record::Floor { floor: self.floor, epoch: self.epoch });
         let records: Vec<Vec<u8>> = std::iter::once(floor)
             .chain(self.in_force.iter().map(|(key, value)| {

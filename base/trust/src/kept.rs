@@ -10,7 +10,7 @@
 //!   write that failed may have reached the disk all the same.
 //! - Of two updates of one key in one frame the second is judged when the first is kept, so that no version goes back.
 
-use crate::gate::{Gate, Verdict};
+use crate::gate::{Gate, InForce, Verdict};
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use weir_model::signed::SignedUpdates;
@@ -57,6 +57,42 @@ pub struct Taken {
     pub acks: Vec<Ack>,
     /// Why the rest is not answered: the journal failed. It comes again.
     pub failure: Option<io::Error>,
+}
+
+/// How far somebody has got what is in force, who gets it in parts.
+#[derive(Debug, Default)]
+pub struct Cursor {
+    after: Option<Key>,
+}
+
+impl Cursor {
+    /// The next part, in the order of the keys: what `of` makes of at most `most` of them, and whether it is the last. Deleted keys
+    /// whose version is remembered are in it.
+    pub fn part<T>(
+        &mut self,
+        gate: &Gate,
+        most: usize,
+        of: impl Fn(&Key, &InForce) -> Option<T>,
+    ) -> (Vec<T>, bool) {
+        assert!(most > 0, "a part has room");
+        let all: Box<dyn Iterator<Item = (&Key, &InForce)>> = match &self.after {
+            None => Box::new(gate.iter()),
+            Some(after) => Box::new(gate.iter_after(after)),
+        };
+        let mut items = Vec::new();
+        let mut end = None;
+        for (key, known) in all {
+            end = Some(key);
+            items.extend(of(key, known));
+            if items.len() == most {
+                break;
+            }
+        }
+        let end = end.cloned();
+        let is_last = items.len() < most;
+        self.after = end.or(self.after.take());
+        (items, is_last)
+    }
 }
 
 /// See the module.

@@ -16,6 +16,7 @@ pub mod identity;
 pub mod kept;
 pub mod merkle;
 pub mod said;
+pub mod signer;
 pub mod threshold;
 pub mod token;
 

@@ -17,6 +17,7 @@ use weir_base::limits::FRAME_BYTES_MAX;
 use weir_model::local::{Answer, ENTRIES_CHUNK, FromSwitch, PLANES_FOLDER, Question, ToSwitch, plane_socket};
 use weir_model::session::STATE_CHUNK_KEYS;
 use weir_model::{Key, Label, Version};
+use weir_trust::kept::Cursor;
 
 /// Clients at the same time.
 pub const CLIENTS_MAX: usize = 8;
@@ -219,7 +220,16 @@ fn answer_all<A: Actuator>(
                     send(&FromSwitch::Acks(acks))?;
                 }
             }
-            ToSwitch::SendState => send_contents(&machine.contents(), &send)?,
+            ToSwitch::SendState => {
+                let mut cursor = Cursor::default();
+                loop {
+                    let (entries, last) = machine.contents(&mut cursor, STATE_CHUNK_KEYS);
+                    send(&FromSwitch::Contents { entries, last })?;
+                    if last {
+                        break;
+                    }
+                }
+            }
             ToSwitch::Subscribe => {
                 send(&FromSwitch::Plane { plane: machine.plane().clone(), names: machine.names() })?;
                 send_controllers(&machine, &send)?;

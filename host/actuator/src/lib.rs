@@ -13,7 +13,8 @@
 //!
 //! A plane implements [`Actuator`]: apply one specification, report, count. [`Machine`] is all else but sockets, [`Runner`] the
 //! sockets, [`Service`] a process that serves as soon as its host has joined. [`suite!`] is what every actuator must pass, the switch
-//! too, which has the gate, its journal and what becomes of a write that fails from the same place ([`weir_trust::kept`]).
+//! too, which has the gate, its journal, what becomes of a write that fails, and its signatures from the same places
+//! ([`weir_trust::kept`], [`weir_trust::signer`]).
 //!
 //! Invariants
 //! - An ack says `Ok` only after the actuator applied the specification and the journal has it.

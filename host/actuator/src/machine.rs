@@ -9,7 +9,7 @@ use std::sync::Arc;
 use weir_base::contain::contain;
 use weir_base::numbers::Numbers;
 use weir_base::world::RealDisk;
-use weir_model::event::{Event, EventBody, SignedEvent, SourceId};
+use weir_model::event::{EventBody, SignedEvent, SourceId};
 use weir_model::local::PLANE_NAMES_MAX;
 use weir_model::plane::{PlaneReport, REPORTS_MAX};
 use weir_model::signed::{GroupKey, SignedAcks, SignedHeader, SignedUpdates};
@@ -18,8 +18,10 @@ use weir_model::{Ack, Change, Entry, Key, Label, Update, Version};
 use weir_planes::Plane;
 use weir_trust::batch::Verifier;
 use weir_trust::gate::{Gate, InForce};
-use weir_trust::identity::{KeyPair, sign_acks, sign_event};
-use weir_trust::kept::{self, Kept, Write};
+use weir_trust::kept::{self, Cursor, Kept, Write};
+use weir_trust::signer::{HostSigner, Unsigned};
+
+pub use weir_trust::signer::ReadKey;
 
 /// The journal, in the folder of what an actuator keeps.
 pub(crate) const JOURNAL_FILE: &str = "gate";
@@ -27,9 +29,6 @@ pub(crate) const JOURNAL_FILE: &str = "gate";
 const NUMBERS_STEP: u64 = 1024;
 /// Longest reason of a refusal that is told, bytes.
 const REASON_BYTES_MAX: usize = 1024;
-
-/// Reads the key that the host signs with. It is asked each time something is signed, because the host changes it.
-pub type ReadKey = Box<dyn Fn() -> Result<KeyPair, String> + Send>;
 
 /// Whose actuator it is, and whom it believes.
 pub struct Identity {
@@ -39,7 +38,7 @@ pub struct Identity {
     pub domain: Label,
     /// The key of its group of controllers.
     pub group: GroupKey,
-    /// Reads the host's key.
+    /// Reads the host's key, each time something is signed: the host changes it.
     pub read_key: ReadKey,
 }
 
@@ -70,10 +69,9 @@ pub struct Counters {
 
 /// See the module.
 pub struct Machine<A: Actuator> {
-    identity: Identity,
     hands: Hands<A>,
     kept: Kept,
-    numbers: Numbers,
+    signer: HostSigner,
     told: BTreeMap<String, Vec<u8>>,
 }
 
@@ -233,7 +231,10 @@ impl<A: Actuator> Machine<A> {
         let of_plane = own(kept.gate(), &hands.plane).filter(|(_, known)| known.entry.is_some());
         let keys: Vec<Key> = of_plane.map(|(key, _)| key.clone()).collect();
         keys.iter().for_each(|key| hands.restore(kept.gate(), key));
-        Ok(Machine { identity, hands, kept, numbers, told: BTreeMap::new() })
+        let Identity { actuator: host, domain, read_key, .. } = identity;
+        let source = SourceId::of_plane(&host, &hands.plane);
+        let signer = HostSigner::new(host, domain, source, read_key, numbers);
+        Ok(Machine { hands, kept, signer, told: BTreeMap::new() })
     }
 
     /// The plane.
@@ -294,22 +295,21 @@ impl<A: Actuator> Machine<A> {
         if acks.is_empty() {
             return None;
         }
-        match (self.identity.read_key)() {
-            Ok(key) => Some(sign_acks(&key, &self.identity.actuator, acks)),
-            Err(error) => {
+        let signed = self.signer.acks(acks);
+        signed
+            .inspect_err(|error| {
                 self.hands.counters.unsigned += 1;
-                tracing::error!(error, "the host's key cannot be read: nothing is acked until it can");
-                None
-            }
-        }
+                tracing::error!(%error, "nothing is acked until it can");
+            })
+            .ok()
     }
 
     /// The public key that it signs with now.
     ///
     /// # Errors
     /// Why it cannot be read.
-    pub fn public_key(&self) -> Result<[u8; 32], String> {
-        (self.identity.read_key)().map(|key| key.public())
+    pub fn public_key(&self) -> Result<[u8; 32], Unsigned> {
+        self.signer.public_key()
     }
 
     fn in_force(&self) -> impl Iterator<Item = (&Key, &InForce)> {
@@ -322,9 +322,12 @@ impl<A: Actuator> Machine<A> {
         self.in_force().map(|(key, known)| (key.clone(), known.version)).collect()
     }
 
-    /// The same with what each key adds to the digest of the host's state.
-    pub fn contents(&self) -> Vec<(Key, Version, u128)> {
-        self.in_force().map(|(key, known)| (key.clone(), known.version, known.content())).collect()
+    /// The next part of the same, with what each key adds to the digest of the host's state, and whether it is the last.
+    pub fn contents(&self, cursor: &mut Cursor, most: usize) -> (Vec<(Key, Version, u128)>, bool) {
+        cursor.part(self.kept.gate(), most, |key, known| {
+            let is_in_force = self.is_own(key) && !self.hands.unapplied.contains_key(key);
+            is_in_force.then(|| (key.clone(), known.version, known.content()))
+        })
     }
 
     /// The same of one key; version zero where it has none in force.
@@ -355,7 +358,7 @@ impl<A: Actuator> Machine<A> {
         let mut events = Vec::new();
         for (at, (name, report)) in reports.into_iter().enumerate() {
             let bytes = serde_json::to_vec(&report).unwrap_or_default();
-            let (plane, actuator) = (self.plane().clone(), self.identity.actuator.clone());
+            let (plane, actuator) = (self.plane().clone(), self.signer.host().clone());
             let report = PlaneReport { plane, actuator, name, bytes };
             if at >= REPORTS_MAX || report.problem().is_some() {
                 self.hands.counters.reports_dropped += 1;
@@ -365,7 +368,7 @@ impl<A: Actuator> Machine<A> {
                 continue;
             }
             let (name, bytes) = (report.name.clone(), report.bytes.clone());
-            match self.sign_report(report) {
+            match self.signer.event(EventBody::Report(report)) {
                 Ok(event) => {
                     self.told.insert(name, bytes);
                     self.hands.counters.reports += 1;
@@ -373,19 +376,11 @@ impl<A: Actuator> Machine<A> {
                 }
                 Err(error) => {
                     self.hands.counters.reports_dropped += 1;
-                    tracing::warn!(error, "a report is not told");
+                    tracing::warn!(%error, "a report is not told");
                 }
             }
         }
         events
-    }
-
-    fn sign_report(&mut self, report: PlaneReport) -> Result<SignedEvent, String> {
-        let key = (self.identity.read_key)()?;
-        let sequence = self.numbers.take().map_err(|error| error.to_string())?;
-        let source = SourceId::of_plane(&self.identity.actuator, self.plane());
-        let event = Event { source, sequence, body: EventBody::Report(report) };
-        Ok(sign_event(&key, &self.identity.domain, event, None))
     }
 
     /// What was counted since the start.

@@ -8,6 +8,10 @@
 //!
 //! Everything here is pure and judged by what the frame says; the caller counts and limits.
 
+pub mod bucket;
+
+pub use bucket::{Bucket, ICMP_ERRORS_PER_S};
+
 use crate::counters::Reason;
 use crate::tables::Port;
 use crate::tables::network::Network;
@@ -17,8 +21,6 @@ use weir_packet::build::{self, IcmpError, Prefix, RouterAdvertisement};
 use weir_packet::headers::{ARP_REQUEST, NeighborMessage, parse_arp, parse_neighbor};
 use weir_packet::{IpAddress, PacketError, Parsed, Transport};
 
-/// ICMP errors that one port, one network from the underlay, or the outside is sent a second.
-pub const ICMP_ERRORS_PER_S: u32 = 200;
 /// Lifetime of the router that advertisements tell: the longest there is (RFC 8319).
 pub const ROUTER_LIFETIME_S: u16 = u16::MAX;
 /// Largest ICMP error with Ethernet header and tag.
@@ -32,28 +34,6 @@ const UDP_DHCPV6_CLIENT: u16 = 546;
 const UDP_DHCPV6_SERVER: u16 = 547;
 const DNS: u16 = 53;
 const ALL_DHCP_SERVERS: Ipv6Addr = Ipv6Addr::new(0xff02, 0, 0, 0, 0, 0, 1, 2);
-
-/// A budget of answers: so many at once, and so many a second.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Bucket {
-    spent: u32,
-    since_ms: u64,
-}
-
-impl Bucket {
-    /// Whether there is one more answer in it.
-    pub fn has(&self, now_ms: u64) -> bool {
-        now_ms.saturating_sub(self.since_ms) >= 1000 || self.spent < ICMP_ERRORS_PER_S
-    }
-
-    /// Takes one answer out.
-    pub fn take(&mut self, now_ms: u64) {
-        if now_ms.saturating_sub(self.since_ms) >= 1000 {
-            (self.spent, self.since_ms) = (0, now_ms);
-        }
-        self.spent += 1;
-    }
-}
 
 /// Who answers, or why an answer is given.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

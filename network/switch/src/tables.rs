@@ -20,7 +20,7 @@ pub mod routes;
 pub mod switches;
 pub mod tags;
 
-use crate::answer::Bucket;
+use crate::answer::bucket::Bucket;
 use crate::flow::PortIndex;
 use hashbrown::HashMap;
 use network::{Hasher, Location, Network};
@@ -211,7 +211,13 @@ impl Tables {
 
     /// Where an endpoint of the network with this very address is: a port here before a location.
     pub fn place(&self, network: &Network, address: IpAddr) -> Option<Place> {
-        let port = network.local.get(&address).map(|&index| Place::Port(index));
+        let port = network.local.get(&address).map(|&index| {
+            debug_assert!(
+                self.port(index).is_some_and(|port| port.vni == network.vni && port.has(address)),
+                "{address} is of a port that has it not"
+            );
+            Place::Port(index)
+        });
         port.or_else(|| network.locations.get(&address).map(|&location| Place::Host(location)))
     }
 

@@ -84,3 +84,33 @@ fn whatever_is_in_a_copy_is_read_or_refused() {
         assert_eq!(parse(format!("{body}crc {:08x}\n", crc32c::crc32c(body.as_bytes())).as_bytes()), None);
     }
 }
+
+#[test]
+fn what_is_there_is_written_down_once_and_anew_only_when_asked() {
+    const WATCHED: Watched = Watched { held: &["key"], there: &["log"] };
+    let folder = tempfile::tempdir().unwrap();
+    let dir = folder.path();
+    let made = || Some(Manifest::new("lab"));
+    assert_eq!(WATCHED.record(dir, false, || None).unwrap(), None, "nothing to lose");
+    assert_eq!(Manifest::read(dir).unwrap(), None);
+    fs::write(dir.join("key"), "one").unwrap();
+    let first = WATCHED.record(dir, false, made).unwrap().unwrap();
+    assert_eq!(first.files.keys().collect::<Vec<_>>(), ["key"]);
+    // Nothing is new: nothing is written.
+    assert_eq!(WATCHED.record(dir, false, made).unwrap().unwrap().generation, first.generation);
+    fs::write(dir.join("log"), "").unwrap();
+    let second = WATCHED.record(dir, false, made).unwrap().unwrap();
+    assert_eq!((second.generation, second.files.len()), (first.generation + 1, 2));
+    // A content that was announced is right before and after; another one is not, and is not taken for right by itself.
+    Manifest::announce(dir, "key", b"two").unwrap();
+    let problems = || in_words(Manifest::read(dir).unwrap().unwrap().check(dir).unwrap());
+    assert_eq!(problems(), [""; 0]);
+    fs::write(dir.join("key"), "two").unwrap();
+    assert_eq!(problems(), [""; 0]);
+    fs::write(dir.join("key"), "three").unwrap();
+    fs::remove_file(dir.join("log")).unwrap();
+    WATCHED.record(dir, false, made).unwrap();
+    assert_eq!(problems(), ["'key' is damaged, or of another time or place", "'log' is missing"]);
+    WATCHED.record(dir, true, made).unwrap();
+    assert_eq!(problems(), [""; 0]);
+}

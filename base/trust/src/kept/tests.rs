@@ -136,3 +136,30 @@ fn a_failed_write_that_reached_the_disk_counts() {
     assert_eq!(hands.of(1), 2, "as the journal has it");
     assert_eq!(results(&kept.take(&second, 1, &mut hands)), [true]);
 }
+
+/// Whatever size parts have, together they are all that is in force, once and in order, and only the last says that it is.
+#[test]
+fn parts_are_all_of_it_in_order() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut kept = kept(folder.path());
+    let all: Vec<Update> = (1..=10).map(|bucket| put(bucket, 1)).collect();
+    assert!(kept.take(&frame(1, all), 100, &mut InHand::default()).failure.is_none());
+    let even = |key: &Key| matches!(key, Key::Members { bucket, .. } if bucket % 2 == 0);
+    for wanted in [|_: &Key| true, even] {
+        let whole: Vec<Key> =
+            kept.gate().iter().map(|(key, _)| key.clone()).filter(|key| wanted(key)).collect();
+        for most in 1..=12 {
+            let (mut cursor, mut got) = (Cursor::default(), Vec::new());
+            loop {
+                let (part, is_last) =
+                    cursor.part(kept.gate(), most, |key, _| wanted(key).then(|| key.clone()));
+                assert!(part.len() == most || is_last && part.len() < most, "{most}: {}", part.len());
+                got.extend(part);
+                if is_last {
+                    break;
+                }
+            }
+            assert_eq!(got, whole, "{most}");
+        }
+    }
+}

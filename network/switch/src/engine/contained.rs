@@ -11,6 +11,7 @@
 //! Departure: what a panic costs is one frame where frames are taken one by one, and at most a batch where they are taken in batches.
 
 use super::counters::{EngineDrop, EngineEvent};
+use super::hand::{Hand, NOBODY};
 use super::path::Path;
 use super::{EXTERNAL, Engine, Returned};
 use weir_base::contain::Contained;
@@ -19,31 +20,6 @@ use weir_base::contain::Contained;
 pub const FAULTS_TO_QUARANTINE: u32 = 2;
 /// Most ports whose faults are remembered.
 pub(super) const PORTS_REMEMBERED: usize = 256;
-
-/// Class of what comes from the underlay or from nobody that is known.
-pub(super) const NOBODY: usize = EXTERNAL + 1;
-
-/// Where the frame in hand lies.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Hand {
-    /// Nothing is in hand.
-    #[default]
-    Nothing,
-    /// In the arena.
-    Arena {
-        /// First byte.
-        at: usize,
-        /// Bytes.
-        length: usize,
-    },
-    /// In the receive buffers.
-    Received {
-        /// First byte.
-        at: usize,
-        /// Bytes.
-        length: usize,
-    },
-}
 
 /// A frame whose handling failed.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -22,6 +22,7 @@ pub mod catch_up;
 pub mod contained;
 pub mod counters;
 pub mod forward;
+pub mod hand;
 pub mod idle;
 mod injects;
 pub mod limits;

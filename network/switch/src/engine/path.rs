@@ -14,9 +14,9 @@ mod spread;
 mod underlay;
 
 use super::buffer::Buffer;
-use super::contained::{Hand, NOBODY};
 use super::counters::{EngineDrop, EngineEvent};
 use super::forward::{self, Ahead, Checked, LastFlow, Lookup, Verdict};
+use super::hand::{Hand, NOBODY};
 use super::peers::Peers;
 use super::port::{Ports, Served};
 use super::receive::Receive;

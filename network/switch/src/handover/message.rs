@@ -5,7 +5,6 @@
 //! and goes on speaking the old one for a release.
 
 use super::HandoverError;
-use super::wire::HEADER_BYTES;
 use crate::conntrack::{CarriedConnection, RecordKey};
 use crate::fragments::{CarriedDatagram, CarriedPlace};
 use serde::{Deserialize, Serialize};
@@ -14,6 +13,8 @@ use weir_base::codec::{decode, encode};
 use weir_model::resource::Encapsulation;
 use weir_model::{Key, Label};
 
+/// Bytes of kind and flags.
+pub const HEADER_BYTES: usize = 4;
 /// Versions that this release speaks.
 pub const VERSION_OLDEST: u16 = 1;
 /// The newest of them.

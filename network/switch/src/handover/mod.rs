@@ -37,6 +37,7 @@
 //! Departures from the paper: the connections of virtual machine monitors are handed over, so that no monitor connects anew (the
 //! paper plans to); updates are taken during the brownout too.
 
+pub mod asks;
 pub mod guests;
 pub mod message;
 pub mod new;
@@ -48,9 +49,11 @@ pub mod wire;
 mod tests;
 
 use std::io;
+use std::net::IpAddr;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::atomic::AtomicU64;
 use std::time::Duration;
+use weir_model::Label;
 use weir_model::resource::Encapsulation;
 
 /// Name of the socket in the run directory at which a process takes over.
@@ -85,6 +88,17 @@ pub const GUESTS_LIMIT: Duration = Duration::from_millis(50);
 pub const BLACKOUT_LIMIT: Duration = Duration::from_secs(2);
 /// How long to wait for the end of a process that was killed.
 pub const KILL_LIMIT: Duration = Duration::from_secs(2);
+
+/// Who this is: another switch is not replaced.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Who {
+    /// Name.
+    pub name: Label,
+    /// Domain.
+    pub domain: Label,
+    /// Address on the underlay, ports of Geneve and VXLAN.
+    pub underlay: (IpAddr, u16, u16),
+}
 
 /// What does not change while a process runs, and is handed over first.
 #[derive(Debug)]

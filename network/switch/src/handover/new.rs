@@ -4,11 +4,10 @@ use super::guests::Guests;
 use super::message::{
     CarriedTap, CarriedVeth, Frozen, HeldFrame, Hello, Message, VERSION_NEWEST, VERSION_OLDEST, Welcome,
 };
-use super::old::Who;
 use super::wire::Channel;
 use super::{
     BLACKOUT_LIMIT, BROWNOUT_LIMIT, Fixed, HELLO_LIMIT, HandoverError, KILL_LIMIT, ROUND_SMALL, ROUNDS_MAX,
-    UPGRADE_SOCKET, build,
+    UPGRADE_SOCKET, Who, build,
 };
 use crate::conntrack::Changes;
 use crate::fragments::CarriedDatagram;

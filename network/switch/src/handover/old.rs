@@ -1,38 +1,25 @@
 //! The process that is replaced: a thread that waits for whoever wants to take over, and leads the hand-over. The state is
 //! the slow thread's ([`crate::slow::handover`]), which it asks.
 
+use super::asks::{Ask, FrozenState, Verdict};
 use super::message::{Hello, Message, VERSION_NEWEST, VERSION_OLDEST, Welcome};
 use super::wire::{Channel, listen};
 use super::{
     ASK_LIMIT, BLACKOUT_LIMIT, BROWNOUT_LIMIT, CONNECTIONS_PER_MESSAGE, Fixed, HELLO_LIMIT, HandoverCounters,
-    HandoverError, KILL_LIMIT, RECORDS_PER_MESSAGE, build, sign_lock,
+    HandoverError, KILL_LIMIT, RECORDS_PER_MESSAGE, Who, build, sign_lock,
 };
 use crate::conntrack::Changes;
 use crate::engine::Shared;
 use crate::engine::sys::Wakeup;
-use crate::slow::handover::{Ask, FrozenState, Verdict};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 use std::io;
-use std::net::IpAddr;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::mpsc::SyncSender;
 use std::time::{Duration, Instant};
-use weir_model::Label;
-
-/// Who this is: another switch is not replaced.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Who {
-    /// Name.
-    pub name: Label,
-    /// Domain.
-    pub domain: Label,
-    /// Address on the underlay, ports of Geneve and VXLAN.
-    pub underlay: (IpAddr, u16, u16),
-}
 
 /// The thread.
 #[derive(Debug)]

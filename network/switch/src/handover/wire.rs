@@ -18,8 +18,6 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-/// Bytes of kind and flags.
-pub const HEADER_BYTES: usize = 4;
 /// Messages that may wait to be accepted.
 const BACKLOG: i32 = 4;
 

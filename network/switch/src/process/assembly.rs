@@ -26,7 +26,7 @@ use crate::slow::flows::FlowBook;
 use crate::slow::handover::HandoverPort;
 use crate::slow::mind::Mind;
 use crate::slow::ports::{Arrived, PortBook};
-use crate::slow::{EngineLink, Identity, Parts, ReadKey, Slow};
+use crate::slow::{EngineLink, Identity, Parts, Slow};
 use crate::underlay::{Settings, Underlay as Wired};
 use rustix::net::sockopt;
 use std::io::{self, Read};
@@ -36,8 +36,10 @@ use std::sync::atomic::AtomicBool;
 use std::sync::mpsc::{channel, sync_channel};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
+use weir_model::event::SourceId;
 use weir_model::resource::Encapsulation;
 use weir_trust::kept::Kept;
+use weir_trust::signer::{HostSigner, ReadKey};
 use weir_trust::token::TokenKey;
 
 /// Questions of a hand-over that may wait.
@@ -114,10 +116,7 @@ impl<M: Mind + 'static> Assembly<M> {
                 name: config.name.clone(),
                 role: config.role,
                 underlay: config.underlay,
-                domain: config.domain.clone(),
-                key: secrets.identity,
-                read_key: identity_reader(config),
-                numbers: open_numbers(config)?,
+                signer: signer(config)?.holding(secrets.identity),
                 tokens: TokenKey::new(secrets.dataplane),
             },
             mind,
@@ -332,7 +331,11 @@ pub(super) fn log_budget(config: &SwitchConfig) {
     );
 }
 
-fn identity_reader(config: &SwitchConfig) -> ReadKey {
+/// Signs what the switch says, with the key that its host has now.
+fn signer(config: &SwitchConfig) -> Result<HostSigner, SwitchError> {
     let path = config.identity_file.clone();
-    Box::new(move || read_identity(&path).map_err(|error| error.to_string()))
+    let read_key: ReadKey = Box::new(move || read_identity(&path).map_err(|error| error.to_string()));
+    let (name, domain) = (config.name.clone(), config.domain.clone());
+    let source = SourceId::of_actuator(&name);
+    Ok(HostSigner::new(name, domain, source, read_key, open_numbers(config)?))
 }

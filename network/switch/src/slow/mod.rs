@@ -57,8 +57,8 @@ use weir_model::event::{EventBody, Role};
 use weir_model::local::Punt;
 use weir_model::packet_in::PacketInReport;
 use weir_model::{Change, Key, Label};
-use weir_trust::identity::KeyPair;
 use weir_trust::kept::Kept;
+use weir_trust::signer::HostSigner;
 use weir_trust::token::TokenKey;
 
 /// How often time passes for flows, captures and subscribers, milliseconds.
@@ -134,14 +134,8 @@ pub struct Identity {
     pub role: Role,
     /// Its address on the underlay.
     pub underlay: IpAddr,
-    /// The domain that it is in.
-    pub domain: Label,
     /// Signs its acks and events.
-    pub key: KeyPair,
-    /// Reads that key anew.
-    pub read_key: ReadKey,
-    /// Numbers its events.
-    pub numbers: Numbers,
+    pub signer: HostSigner,
     /// Makes the tokens of its own packets.
     pub tokens: TokenKey,
 }
@@ -174,9 +168,6 @@ pub struct Slow<M> {
     tick: u64,
     next_tick: Instant,
 }
-
-/// Reads the key that signs.
-pub type ReadKey = Box<dyn Fn() -> Result<KeyPair, String> + Send>;
 
 /// What a slow thread starts with.
 pub struct Parts<M> {
@@ -272,7 +263,7 @@ impl<M: Mind> Slow<M> {
 
     /// The numbers of events, which are read when nobody else takes any more.
     pub(crate) fn set_numbers(&mut self, numbers: Numbers) {
-        self.identity.numbers = numbers;
+        self.identity.signer.set_numbers(numbers);
     }
 
     /// What is in force and the mind, for tests.

@@ -18,7 +18,7 @@ use std::sync::atomic::Ordering::Relaxed;
 use std::time::{Duration, Instant};
 use weir_base::codec::encode;
 use weir_base::limits::FRAME_BYTES_MAX;
-use weir_model::event::{Event, EventBody, SourceId};
+use weir_model::event::EventBody;
 use weir_model::local::{Answer, ENTRIES_CHUNK, FromSwitch, Question, ToSwitch, TraceFrom, TraceReport};
 use weir_model::session::STATE_CHUNK_KEYS;
 use weir_model::signed::SignedUpdates;
@@ -26,8 +26,7 @@ use weir_model::update::Refusal;
 use weir_model::{Ack, Change, Entry, Key, Update, Version};
 use weir_packet::{FlowKey, Fragment, PacketError, Parsed};
 use weir_trust::gate::{Gate, InForce};
-use weir_trust::identity::{sign_acks, sign_event};
-use weir_trust::kept::Hands;
+use weir_trust::kept::{Cursor, Hands};
 
 /// Most connections of one answer, which keeps it under the largest frame.
 const CONNECTIONS_MAX: usize = 10_000;
@@ -41,7 +40,7 @@ const ENGINE_ANSWER_BOUND: Duration = Duration::from_secs(1);
 /// How far a client has got the state in force.
 pub struct StateCursor {
     client: Arc<Client>,
-    after: Option<Key>,
+    got: Cursor,
 }
 
 /// Updates that lead to what is in force, in the order of the keys.
@@ -122,7 +121,7 @@ impl<M: Mind> Slow<M> {
         match request.body {
             ToSwitch::Updates(frame) => self.take_updates(&client, &frame, request.received)?,
             ToSwitch::SendState => {
-                self.states.push(StateCursor { client, after: None });
+                self.states.push(StateCursor { client, got: Cursor::default() });
                 self.continue_states();
             }
             ToSwitch::Subscribe => {
@@ -182,8 +181,10 @@ impl<M: Mind> Slow<M> {
         let (forged, acks): (Vec<Ack>, Vec<Ack>) =
             taken.acks.into_iter().partition(|ack| ack.result == Err(Refusal::Forged));
         for acks in [acks, forged].into_iter().filter(|acks| !acks.is_empty()) {
-            let acks = sign_acks(&self.identity.key, &self.identity.name, acks);
-            client.send(&FromSwitch::Acks(acks));
+            match self.identity.signer.acks(acks) {
+                Ok(acks) => client.send(&FromSwitch::Acks(acks)),
+                Err(error) => tracing::error!(%error, "nothing is acked until it can"),
+            }
         }
         if changed.iter().any(|update| matches!(update.key, Key::Sought { .. })) {
             self.tell_found();
@@ -208,11 +209,13 @@ impl<M: Mind> Slow<M> {
 
     /// Signs with the key that the file of the identity holds now.
     fn read_identity(&mut self, client: &Arc<Client>) {
-        match (self.identity.read_key)() {
-            Ok(key) => self.identity.key = key,
-            Err(error) => tracing::error!(%error, "the key stays the one before"),
+        if let Err(error) = self.identity.signer.read_again() {
+            tracing::error!(%error, "the key stays the one before");
         }
-        client.send(&FromSwitch::Identity { key: self.identity.key.public() });
+        match self.identity.signer.public_key() {
+            Ok(key) => client.send(&FromSwitch::Identity { key }),
+            Err(error) => tracing::error!(%error, "which key signs is not said"),
+        }
     }
 
     /// Sends an event to all subscribers, numbered and signed: whoever carries it cannot change it.
@@ -220,16 +223,11 @@ impl<M: Mind> Slow<M> {
         if self.subscribers.is_empty() {
             return;
         }
-        let identity = &mut self.identity;
-        match identity.numbers.take() {
-            Ok(sequence) => {
-                let event = Event { source: SourceId::of_actuator(&identity.name), sequence, body };
-                let signed = sign_event(&identity.key, &identity.domain, event, None);
-                self.tell(&FromSwitch::Event(signed));
-            }
+        match self.identity.signer.event(body) {
+            Ok(signed) => self.tell(&FromSwitch::Event(signed)),
             Err(error) => {
                 self.counters.events_unnumbered += 1;
-                tracing::warn!(%error, "an event has no number: the state directory cannot be written");
+                tracing::warn!(%error, "an event is not told");
             }
         }
     }
@@ -259,13 +257,8 @@ impl<M: Mind> Slow<M> {
     /// Sends one part; returns whether it was the last.
     fn send_state(&self, cursor: &mut StateCursor) -> bool {
         let gate = self.kept.gate();
-        let versions = |(key, in_force): (&Key, &InForce)| (key.clone(), in_force.version);
-        let entries: Vec<(Key, Version)> = match &cursor.after {
-            None => gate.iter().map(versions).take(STATE_CHUNK_KEYS).collect(),
-            Some(after) => gate.iter_after(after).map(versions).take(STATE_CHUNK_KEYS).collect(),
-        };
-        let last = entries.len() < STATE_CHUNK_KEYS;
-        cursor.after = entries.last().map(|(key, _)| key.clone()).or(cursor.after.take());
+        let version = |key: &Key, known: &InForce| Some((key.clone(), known.version));
+        let (entries, last) = cursor.got.part(gate, STATE_CHUNK_KEYS, version);
         cursor.client.send(&FromSwitch::State { digest: gate.digest(), entries, last });
         last
     }

@@ -423,9 +423,11 @@ impl Tables {
         if let Some(old) = &old {
             leave(network, old);
         }
-        entry.addresses.iter().for_each(|address| {
-            network.local.insert(*address, index);
-        });
+        for address in &entry.addresses {
+            let holder = network.local.insert(*address, index);
+            // The other side is where it is looked up (`Tables::place`).
+            debug_assert!(holder.is_none_or(|holder| holder == index), "{address} is two ports'");
+        }
         network.ports.insert(index);
         let (up, reason) = readiness(network, entry);
         let bucket = old.as_ref().map(|old| old.bucket.clone()).unwrap_or_default();
@@ -602,6 +604,7 @@ fn invalidate_addresses(network: &Network, addresses: Vec<IpAddr>) -> Vec<Invali
 }
 
 fn count_down(counts: &mut hashbrown::HashMap<IpAddr, u32, super::Hasher>, address: IpAddr) {
+    debug_assert!(counts.contains_key(&address), "{address} was not counted when it came");
     if let Some(count) = counts.get_mut(&address) {
         *count -= 1;
         if *count == 0 {

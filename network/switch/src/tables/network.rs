@@ -2,7 +2,7 @@
 
 use super::routes::{Route, Routes};
 use super::tags::{TagId, Tags};
-use crate::answer::Bucket;
+use crate::answer::bucket::Bucket;
 use crate::flow::PortIndex;
 use crate::policy::{Judgement, Policy, Query};
 use hashbrown::HashMap;

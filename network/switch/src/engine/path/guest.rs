@@ -17,12 +17,12 @@
 use super::{FRAME_BYTES_MAX, HEADROOM, Origin, PORT_FRAMES_PER_TURN, Path, port_zone};
 use crate::capture::Taps;
 use crate::engine::Miss;
-use crate::engine::contained::Hand;
 use crate::engine::counters::{Counters, EngineEvent};
 use crate::engine::forward::plain::{
     ADDRESSES_BYTES, Tally, alter_plain, encapsulate_plain, judge_plain, way_of,
 };
 use crate::engine::forward::{Ahead, Checked, LastFlow, Lookup};
+use crate::engine::hand::Hand;
 use crate::engine::port::{self, Outlet, Ports, Served};
 use crate::engine::ring::FrameProducer;
 use crate::flow::PortIndex;

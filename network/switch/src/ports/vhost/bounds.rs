@@ -6,7 +6,6 @@
 //!
 //! What is counted is what is mapped, whole pages of the file's.
 
-use super::memory::Lent;
 use super::offered::wrong;
 use std::io;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -15,6 +14,19 @@ use std::sync::atomic::{AtomicU64, Ordering};
 pub const LENT_BYTES_MAX_PORT: u64 = 16 << 40;
 /// Most bytes that all may lend together: half of the addresses that a process has.
 pub const LENT_BYTES_MAX: u64 = 64 << 40;
+
+/// A region as the virtual machine monitor describes it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Lent {
+    /// Address in the guest.
+    pub guest: u64,
+    /// Address in the monitor, by which it tells where queues are.
+    pub user: u64,
+    /// Bytes.
+    pub length: u64,
+    /// Where it begins in the file.
+    pub offset: u64,
+}
 
 /// Bytes that are lent to this process, or to something else that counts apart.
 #[derive(Debug, Default)]

@@ -2,8 +2,8 @@
 //!
 //! Most frames are short, and each is copied once in and once out: a call of the library's copy would cost as much as the copy.
 
+use super::chain::{Chain, Nonsense};
 use super::memory::Memory;
-use super::ring::{Chain, Nonsense};
 use weir_packet::virtio::MERGEABLE_HEADER_BYTES;
 
 /// Bytes that are copied at once, of a frame that is at most [`SHORT`].

@@ -5,6 +5,8 @@
 //! Invariant: no reference to this memory is ever made, because the guest changes it at any time. It is read and written by
 //! raw copies and single atomic loads and stores, inside of what [`Memory::at`] allows.
 
+pub use super::bounds::Lent;
+
 use super::bounds::{Budget, Share, apart, mapped};
 use super::guard::Guarded;
 use super::offered::{MemoryFile, wrong};
@@ -15,19 +17,6 @@ use std::os::unix::fs::FileExt;
 
 /// Most regions of one guest: what a message of the protocol holds.
 pub const REGIONS_MAX: usize = 32;
-
-/// A region as the virtual machine monitor describes it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Lent {
-    /// Address in the guest.
-    pub guest: u64,
-    /// Address in the monitor, by which it tells where queues are.
-    pub user: u64,
-    /// Bytes.
-    pub length: u64,
-    /// Where it begins in the file.
-    pub offset: u64,
-}
 
 /// Where a region is, for the guest and here.
 #[derive(Clone, Copy, Debug)]

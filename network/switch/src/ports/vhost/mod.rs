@@ -4,7 +4,7 @@
 //! - [`offered`]: what a monitor offers, checked: its descriptors and numbers come in there and nowhere else. [`bounds`]: how much memory
 //!   may be lent. [`touched`]: how much of it may be charged to the switch. [`calls`]: interrupts, in a way that never waits.
 //! - [`memory`]: the guest's memory, mapped here. [`guard`]: what happens when it is taken away under our feet.
-//! - [`ring`]: one queue (virtio 1.2 §2.7, split). [`guest`]: the queues of a port as the engine reads and writes them, with the copies
+//! - [`ring`]: one queue (virtio 1.2 §2.7, split), [`chain`]: one chain of it. [`guest`]: the queues of a port as the engine reads and writes them, with the copies
 //!   of `copy`.
 //! - [`session`]: the socket, and a thread for each that speaks the protocol (crate `vhost`).
 //!
@@ -23,6 +23,7 @@
 
 pub mod bounds;
 pub mod calls;
+pub mod chain;
 mod copy;
 pub mod guard;
 pub mod guest;

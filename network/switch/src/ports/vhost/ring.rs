@@ -13,26 +13,24 @@
 //! Invariants
 //! - The three parts of the queue lie in lent memory, each in one piece and aligned: checked in [`Queue::new`].
 //! - An index that the guest writes is taken modulo the size, a descriptor's number is checked against it, and a
-//!   chain is at most [`CHAIN_MAX`] descriptors long.
+//!   chain is at most [`super::CHAIN_MAX`] descriptors long.
 //! - A guest that claims more chains than the queue has makes the queue broken for good: nothing in it can be trusted then.
 
+pub use super::chain::{Chain, DESCRIPTOR_BYTES, Nonsense};
+
+use super::QUEUE_SIZE_MAX;
+use super::chain::{Descriptor, FLAG_INDIRECT, FLAG_NEXT, FLAG_WRITE, read_descriptor};
 use super::copy::{copy_short, take_pieces};
 use super::memory::Memory;
-use super::{CHAIN_MAX, QUEUE_SIZE_MAX};
 use crate::flowtable::zeroed::{prefetch, prefetch_to_write};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU16, Ordering, fence};
 
-const FLAG_NEXT: u16 = 1;
-const FLAG_WRITE: u16 = 2;
-const FLAG_INDIRECT: u16 = 4;
 /// In the available ring: no interrupts, please.
 const NO_INTERRUPT: u16 = 1;
 /// In the used ring: no kicks, please.
 const NO_NOTIFY: u16 = 1;
 const LINE_BYTES: usize = 64;
-/// Bytes of a descriptor.
-pub const DESCRIPTOR_BYTES: usize = 16;
 /// Most chains that are read ahead at once (row A20).
 pub const BATCH_MAX: usize = 64;
 /// Chains for the guest that are read ahead at once: what is sent to it in one turn mostly.
@@ -41,18 +39,6 @@ const WRITE_AHEAD: u16 = 32;
 /// How many chains before its own turn a chain's memory is asked for. A processor waits for a dozen lines at once and no more: who
 /// asks for those of a whole batch at once waits for most of them there.
 const LEAD: u16 = 8;
-
-/// What a guest wrote makes no sense.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Nonsense;
-
-#[derive(Clone, Copy, Debug, Default)]
-struct Descriptor {
-    address: u64,
-    length: u32,
-    flags: u16,
-    next: u16,
-}
 
 /// A chain that was read ahead.
 #[derive(Clone, Copy, Debug)]
@@ -340,10 +326,7 @@ impl Queue {
     }
 
     fn chain(&self, head: u16, writes: bool) -> Chain {
-        let valid = head < self.size;
-        let first = if valid { read_descriptor(self.descriptors, head) } else { Descriptor::default() };
-        let (table, entries) = (self.descriptors, self.size);
-        Chain { table, entries, current: Some(first), left: CHAIN_MAX, is_indirect: false, valid, writes }
+        Chain::new(self.descriptors, self.size, head, writes)
     }
 
     /// Notes that the chain which is `ahead` behind the next one is given back, with so many bytes written.
@@ -432,77 +415,5 @@ fn read_other(memory: &Memory, first: Descriptor, is_plain: bool, ahead: &mut Ah
     ahead.start = start;
     if is_plain && there == first.length as usize {
         ahead.bytes = first.length;
-    }
-}
-
-#[inline]
-fn read_descriptor(table: *const u8, number: u16) -> Descriptor {
-    // SAFETY: the caller checked number and table; the table is aligned to 8 bytes at least. Each word is read once: the guest
-    // may change it at any time.
-    #[allow(unsafe_code)]
-    let [address, rest] = unsafe {
-        let words: *const u64 = table.add(usize::from(number) * DESCRIPTOR_BYTES).cast();
-        [words.read_volatile(), words.add(1).read_volatile()]
-    };
-    Descriptor { address, length: rest as u32, flags: (rest >> 32) as u16, next: (rest >> 48) as u16 }
-}
-
-/// The pieces of one chain of descriptors, in order.
-#[derive(Debug)]
-pub struct Chain {
-    table: *const u8,
-    entries: u16,
-    current: Option<Descriptor>,
-    left: u16,
-    is_indirect: bool,
-    valid: bool,
-    writes: bool,
-}
-
-impl Chain {
-    /// The next piece: address in the guest and bytes.
-    ///
-    /// # Errors
-    /// [`Nonsense`]; the chain must not be looked at further.
-    #[inline]
-    pub fn next(&mut self, memory: &Memory) -> Result<Option<(u64, u32)>, Nonsense> {
-        if !self.valid {
-            return Err(Nonsense);
-        }
-        let Some(mut descriptor) = self.current.take() else { return Ok(None) };
-        if descriptor.flags & FLAG_INDIRECT != 0 {
-            descriptor = self.follow(&descriptor, memory)?;
-        }
-        self.left = self.left.checked_sub(1).ok_or(Nonsense)?;
-        if (descriptor.flags & FLAG_WRITE != 0) != self.writes {
-            return Err(Nonsense);
-        }
-        if descriptor.flags & FLAG_NEXT != 0 {
-            if descriptor.next >= self.entries {
-                return Err(Nonsense);
-            }
-            self.current = Some(read_descriptor(self.table, descriptor.next));
-        }
-        Ok(Some((descriptor.address, descriptor.length)))
-    }
-
-    /// Goes into a table that a descriptor points to; returns its first entry.
-    #[cold]
-    fn follow(&mut self, descriptor: &Descriptor, memory: &Memory) -> Result<Descriptor, Nonsense> {
-        let bytes = descriptor.length as usize;
-        let entries = bytes / DESCRIPTOR_BYTES;
-        let shaped =
-            entries > 0 && bytes.is_multiple_of(DESCRIPTOR_BYTES) && entries <= usize::from(u16::MAX);
-        if self.is_indirect || descriptor.flags & FLAG_NEXT != 0 || !shaped {
-            return Err(Nonsense);
-        }
-        let (table, there) = memory.at(descriptor.address, descriptor.length).ok_or(Nonsense)?;
-        if there < bytes || !(table as usize).is_multiple_of(8) {
-            return Err(Nonsense);
-        }
-        (self.table, self.entries, self.is_indirect) = (table, entries as u16, true);
-        let first = read_descriptor(table, 0);
-        // A table in a table is not allowed.
-        if first.flags & FLAG_INDIRECT != 0 { Err(Nonsense) } else { Ok(first) }
     }
 }
