@@ -11,6 +11,11 @@
 //!   and our name's chain ends at the pinned authority.
 
 mod http;
+pub mod keys;
+pub mod membership;
+
+pub use keys::identity;
+pub use membership::{MEMBERSHIP_FILE, Membership, membership};
 
 use crate::AgentError;
 use crate::config::check_controllers;
@@ -20,28 +25,23 @@ use crate::session::tls::{pinned_config, session_config};
 use base64::Engine;
 use base64::alphabet;
 use base64::engine::{DecodePaddingMode, GeneralPurpose, GeneralPurposeConfig};
-use rcgen::{CertificateParams, DnType, KeyPair as TlsKey};
+use keys::Keys;
 use rustls::pki_types::CertificateDer;
 use rustls::pki_types::pem::PemObject;
-use serde::{Deserialize, Serialize};
 use sha2::{Digest as _, Sha256};
 use std::net::IpAddr;
 use std::path::Path;
 use std::time::SystemTime;
-use weir_base::file::replace;
 use weir_model::Label;
 use weir_model::event::{ActuatorFacts, Role};
 use weir_model::join::{
-    AUTHORITY_FILE, CERTIFICATE_FILE, IDENTITY_FILE, JOIN_PATH, JOIN_TOKEN_BYTES_MAX, JOIN_TOKEN_PREFIX,
-    JoinRequest, JoinResponse, JoinToken, KEY_FILE, TRUST_FILE, TrustFile, from_hex, to_hex,
+    AUTHORITY_FILE, CERTIFICATE_FILE, JOIN_PATH, JOIN_TOKEN_BYTES_MAX, JOIN_TOKEN_PREFIX, JoinRequest,
+    JoinResponse, JoinToken, TRUST_FILE, TrustFile, from_hex, to_hex,
 };
 use weir_model::signed::GroupKey;
 use weir_trust::identity::{KeyPair, sign_join};
 use weir_trust::said::sign_joined_by;
 use zeroize::Zeroizing;
-
-/// File of what the agent learned by joining, in the state directory.
-pub const MEMBERSHIP_FILE: &str = "membership.json";
 
 /// Who wants to join.
 #[derive(Clone, Debug)]
@@ -52,20 +52,6 @@ pub struct Applicant {
     pub role: Role,
     /// Address on the underlay.
     pub underlay: IpAddr,
-}
-
-/// What the agent learned by joining.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct Membership {
-    /// Name of the actuator.
-    pub name: Label,
-    /// What it is.
-    pub role: Role,
-    /// The domain.
-    pub domain: Label,
-    /// Session addresses of the controllers.
-    pub controllers: Vec<String>,
 }
 
 /// How joining ended.
@@ -132,22 +118,6 @@ pub fn format_token(token: &JoinToken) -> String {
     format!("{JOIN_TOKEN_PREFIX}{}", GeneralPurpose::new(&alphabet::URL_SAFE, config).encode(json))
 }
 
-/// What was learned by joining, if this actuator has joined.
-///
-/// # Errors
-/// The file is there and is not what it should be.
-pub fn membership(state_dir: &Path) -> Result<Option<Membership>, AgentError> {
-    let path = state_dir.join(MEMBERSHIP_FILE);
-    match std::fs::read(&path) {
-        Ok(bytes) => serde_json::from_slice(&bytes).map(Some).map_err(|error| AgentError::Material {
-            what: path.display().to_string(),
-            reason: error.to_string(),
-        }),
-        Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(None),
-        Err(error) => Err(AgentError::file(path, error)),
-    }
-}
-
 /// The key of the group that the actuator trusts; nothing before it has joined.
 pub fn group_key(state_dir: &Path) -> Option<GroupKey> {
     let bytes = Zeroizing::new(std::fs::read(state_dir.join(TRUST_FILE)).ok()?);
@@ -167,24 +137,6 @@ pub(crate) fn keep_controllers(state_dir: &Path, controllers: &[String]) -> Resu
     member.controllers = controllers.to_vec();
     let text = serde_json::to_vec_pretty(&member).map_err(|error| AgentError::Join(error.to_string()))?;
     kept::write(state_dir, MEMBERSHIP_FILE, &text, 0o644)
-}
-
-/// Seed of the identity that signs acks.
-///
-/// # Errors
-/// The file is missing or is not 64 hex digits.
-pub fn identity(state_dir: &Path) -> Result<KeyPair, AgentError> {
-    let path = state_dir.join(IDENTITY_FILE);
-    let text = std::fs::read_to_string(&path).map(Zeroizing::new).map_err(|source| {
-        let missing = source.kind() == std::io::ErrorKind::NotFound;
-        let hint = if missing { "; join first: `weir host` with WEIR_JOIN_TOKEN" } else { "" };
-        AgentError::File { path: path.clone(), source, hint }
-    })?;
-    let seed = from_hex::<32>(text.trim()).map(Zeroizing::new).ok_or_else(|| AgentError::Material {
-        what: path.display().to_string(),
-        reason: "it is not 64 hex digits".into(),
-    })?;
-    Ok(KeyPair::from_seed(&seed))
 }
 
 /// The word of the token's key that the asker joins, which each controller checks for itself; empty where the token has no key.
@@ -248,75 +200,6 @@ pub async fn join(
     let response = ask_controllers(&token, &request).await?;
     let member = keep(state_dir, applicant, &token, &keys, &response)?;
     Ok(Joined::Now(member))
-}
-
-/// The keys of an actuator.
-pub(crate) struct Keys {
-    tls: TlsKey,
-    identity: KeyPair,
-}
-
-fn material(path: &Path, error: impl ToString) -> AgentError {
-    AgentError::Material { what: path.display().to_string(), reason: error.to_string() }
-}
-
-impl Keys {
-    fn load_or_make(state_dir: &Path) -> Result<Keys, AgentError> {
-        let path = state_dir.join(KEY_FILE);
-        let pem = load_or_make(&path, || {
-            let key = TlsKey::generate().map_err(|error| material(&path, error))?;
-            Ok(Zeroizing::new(key.serialize_pem()))
-        })?;
-        let tls = TlsKey::from_pem(&pem).map_err(|error| material(&path, error))?;
-        load_or_make(&state_dir.join(IDENTITY_FILE), || {
-            let seed = Zeroizing::new(rand::random::<[u8; 32]>());
-            Ok(Zeroizing::new(format!("{}\n", to_hex(seed.as_slice()))))
-        })?;
-        Ok(Keys { tls, identity: identity(state_dir)? })
-    }
-
-    /// The keys that joining made.
-    pub(crate) fn load(state_dir: &Path) -> Result<Keys, AgentError> {
-        let path = state_dir.join(KEY_FILE);
-        let pem = std::fs::read_to_string(&path).map(Zeroizing::new);
-        let pem = pem.map_err(|error| AgentError::file(&path, error))?;
-        let tls = TlsKey::from_pem(&pem).map_err(|error| material(&path, error))?;
-        Ok(Keys { tls, identity: identity(state_dir)? })
-    }
-
-    /// The key in the certificate, as it stands there.
-    pub(crate) fn public(&self) -> &[u8] {
-        self.tls.public_key_raw()
-    }
-
-    /// A request (PEM) for a certificate.
-    pub(crate) fn signing_request(&self, name: &Label) -> Result<String, AgentError> {
-        Keys::request_of(&self.tls, name)
-    }
-
-    /// A request (PEM) for a certificate of a key.
-    pub(crate) fn request_of(key: &TlsKey, name: &Label) -> Result<String, AgentError> {
-        let failed = |error: rcgen::Error| AgentError::Join(format!("no certificate request: {error}"));
-        let mut params = CertificateParams::new(vec![name.to_string()]).map_err(failed)?;
-        params.distinguished_name = rcgen::DistinguishedName::new();
-        params.distinguished_name.push(DnType::CommonName, name.as_str());
-        params.serialize_request(key).and_then(|request| request.pem()).map_err(failed)
-    }
-}
-
-fn load_or_make(
-    path: &Path,
-    make: impl FnOnce() -> Result<Zeroizing<String>, AgentError>,
-) -> Result<Zeroizing<String>, AgentError> {
-    match std::fs::read_to_string(path) {
-        Ok(text) => Ok(Zeroizing::new(text)),
-        Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
-            let text = make()?;
-            replace(path, text.as_bytes(), 0o600).map_err(|error| AgentError::file(path, error))?;
-            Ok(text)
-        }
-        Err(error) => Err(AgentError::file(path, error)),
-    }
 }
 
 /// Asks the controllers in turn. A refusal is an answer; only silence leads to the next.
@@ -395,7 +278,7 @@ fn check(token: &JoinToken, keys: &Keys, response: &JoinResponse) -> Result<(), 
     }
     let certificate = CertificateDer::from_pem_slice(response.certificate_pem.as_bytes())
         .map_err(|_| wrong("certificate_pem holds no certificate"))?;
-    let key = keys.tls.public_key_raw();
+    let key = keys.public();
     if !certificate.windows(key.len()).any(|window| window == key) {
         return Err(wrong("certificate_pem is not for the key that was sent"));
     }

@@ -12,18 +12,19 @@
 //! - What was lost is said with its name and cure, before a key is made or a controller asked.
 
 use crate::AgentError;
-use crate::join::{self, MEMBERSHIP_FILE};
+use crate::join::membership::{MEMBERSHIP_FILE, membership};
 use std::path::Path;
 use weir_base::file::replace;
-use weir_base::manifest::{Manifest, ManifestError, Wrong};
+use weir_base::manifest::{Manifest, ManifestError, Watched, Wrong, in_words};
 use weir_model::join::{AUTHORITY_FILE, CERTIFICATE_FILE, IDENTITY_FILE, KEY_FILE, TRUST_FILE};
 
 /// Files whose content is known.
-const HELD: [&str; 6] =
-    [IDENTITY_FILE, KEY_FILE, CERTIFICATE_FILE, AUTHORITY_FILE, TRUST_FILE, MEMBERSHIP_FILE];
+const HELD: &[&str] =
+    &[IDENTITY_FILE, KEY_FILE, CERTIFICATE_FILE, AUTHORITY_FILE, TRUST_FILE, MEMBERSHIP_FILE];
 /// Files that change as it goes: the numbers of the switch's events, the devices that are its own and the signature by which it knows
 /// them, the repairs that its monitor has done by order. The monitor's log proves itself, and may be moved away by who rotates logs.
-const THERE: [&str; 4] = ["switch.numbers", "devices.json", "devices.owner", "monitor/ordered.json"];
+const THERE: &[&str] = &["switch.numbers", "devices.json", "devices.owner", "monitor/ordered.json"];
+const WATCHED: Watched = Watched { held: HELD, there: THERE };
 
 fn unusable(error: ManifestError) -> AgentError {
     match error {
@@ -47,17 +48,13 @@ pub fn is_host(dir: &Path) -> bool {
 /// The manifest cannot be read.
 pub fn problems(dir: &Path) -> Result<Vec<String>, AgentError> {
     let Some(manifest) = Manifest::read(dir).map_err(unusable)? else { return Ok(Vec::new()) };
-    let told = |(name, wrong): (String, Wrong)| match wrong {
-        Wrong::Missing => format!("'{name}' is missing"),
-        Wrong::Changed => format!("'{name}' is damaged, or of another time or place"),
-    };
     let found = manifest.check(dir).map_err(unusable)?;
     // Who takes the membership away, and nothing else, has the host join anew: so it is let in again after it was forgotten. Without a
     // token it does not start.
     if found == [(MEMBERSHIP_FILE.to_owned(), Wrong::Missing)] {
         return Ok(Vec::new());
     }
-    Ok(found.into_iter().map(told).collect())
+    Ok(in_words(found))
 }
 
 /// Refuses a directory that has lost something.
@@ -80,32 +77,14 @@ pub fn record(dir: &Path) {
 }
 
 fn recorded(dir: &Path, anew: bool) -> Result<u64, AgentError> {
-    let known = Manifest::read(dir);
-    let known = if anew { known.ok().flatten() } else { known.map_err(unusable)? };
-    let is_new = known.is_none();
-    let mut manifest = match known {
-        Some(manifest) => manifest,
-        None => match join::membership(dir) {
-            Ok(Some(member)) => Manifest::new(member.domain.as_str()),
-            // It has not joined: there is nothing to lose.
-            Ok(None) if !anew => return Ok(0),
-            _ => Manifest::new("unknown"),
-        },
+    let made = || match membership(dir) {
+        Ok(Some(member)) => Some(Manifest::new(member.domain.as_str())),
+        // It has not joined: there is nothing to lose.
+        Ok(None) if !anew => None,
+        _ => Some(Manifest::new("unknown")),
     };
-    if anew {
-        manifest.files.clear();
-    }
-    let mut changed = is_new || anew;
-    for name in HELD {
-        changed |= manifest.holds(dir, name).map_err(unusable)?;
-    }
-    for name in THERE {
-        changed |= manifest.is_there(dir, name);
-    }
-    if changed {
-        manifest.write(dir).map_err(unusable)?;
-    }
-    Ok(manifest.generation)
+    let manifest = WATCHED.record(dir, anew, made).map_err(unusable)?;
+    Ok(manifest.map_or(0, |manifest| manifest.generation))
 }
 
 /// Gives a file of the directory another content.
@@ -113,10 +92,7 @@ fn recorded(dir: &Path, anew: bool) -> Result<u64, AgentError> {
 /// # Errors
 /// It cannot be written, nor what it will hold.
 pub(crate) fn write(dir: &Path, name: &str, bytes: &[u8], mode: u32) -> Result<(), AgentError> {
-    if let Some(mut manifest) = Manifest::read(dir).map_err(unusable)? {
-        manifest.will_hold(dir, name, bytes).map_err(unusable)?;
-        manifest.write(dir).map_err(unusable)?;
-    }
+    Manifest::announce(dir, name, bytes).map_err(unusable)?;
     let path = dir.join(name);
     replace(&path, bytes, mode).map_err(|error| AgentError::file(path, error))
 }

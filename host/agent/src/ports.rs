@@ -15,6 +15,7 @@
 //!   [`Shared::problems`], and as a gauge.
 
 pub mod devices;
+mod link_socket;
 pub mod links;
 pub mod owner;
 

@@ -6,5 +6,6 @@ mod fake_switch;
 mod joining;
 mod pki;
 mod planes;
+mod toy;
 mod units;
 mod whole;

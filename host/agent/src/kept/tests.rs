@@ -28,7 +28,7 @@ fn put(dir: &Path, name: &str, bytes: &[u8]) {
 impl Scene {
     fn new() -> Scene {
         let scene = Scene { folder: tempfile::tempdir().unwrap() };
-        for name in HELD.iter().chain(&THERE) {
+        for name in HELD.iter().chain(THERE) {
             put(scene.dir(), name, format!("{name}, the first content").as_bytes());
         }
         let label = |text: &str| Label::new(text).unwrap();
@@ -70,7 +70,7 @@ impl Scene {
 
 #[test]
 fn each_file_that_is_deleted_damaged_or_older_is_refused_with_its_name_and_cure() {
-    for name in HELD {
+    for &name in HELD {
         for how in [Spoilt::Deleted, Spoilt::OneBit, Spoilt::Older, Spoilt::Empty] {
             let scene = Scene::new();
             let older = std::fs::read(scene.path(name)).unwrap();
@@ -94,7 +94,7 @@ fn each_file_that_is_deleted_damaged_or_older_is_refused_with_its_name_and_cure(
             );
         }
     }
-    for name in THERE {
+    for &name in THERE {
         let scene = Scene::new();
         // These change as they go.
         put(scene.dir(), name, b"what came since");
@@ -163,5 +163,5 @@ fn an_operator_may_take_it_as_it_is_and_the_host_joins_anew() {
     accept(scene.dir()).unwrap();
     check(scene.dir()).unwrap();
     assert!(!scene.path(MEMBERSHIP_FILE).exists(), "without its key it is none");
-    assert_eq!(join::membership(scene.dir()).unwrap(), None);
+    assert_eq!(membership(scene.dir()).unwrap(), None);
 }

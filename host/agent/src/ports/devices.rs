@@ -226,7 +226,7 @@ impl Namespaces {
     /// # Errors
     /// The namespace cannot be entered, or what the kernel says.
     pub async fn listen(&self, netns: Option<&str>) -> Result<std::os::fd::OwnedFd, AgentError> {
-        let listen = |_| async { super::links::listen().map_err(|error| error.to_string()) };
+        let listen = |_| async { super::link_socket::listen().map_err(|error| error.to_string()) };
         self.run(netns, "*", listen).await
     }
 

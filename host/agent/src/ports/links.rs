@@ -10,10 +10,8 @@ use super::devices::Namespaces;
 use crate::shared::Shared;
 use crate::sys;
 use rustix::fs::inotify::{self, WatchFlags};
-use rustix::net::netlink::SocketAddrNetlink;
-use rustix::net::{AddressFamily, RecvFlags, SocketFlags, SocketType, bind, recv, socket_with};
+use rustix::net::{RecvFlags, recv};
 use std::collections::{BTreeMap, BTreeSet, HashMap};
-use std::io;
 use std::os::fd::OwnedFd;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -28,25 +26,12 @@ const NAMES_MAX: usize = 4096;
 /// Bytes of one read: the kernel's largest message fits.
 const READ_BYTES: usize = 64 * 1024;
 
-/// Of devices of a namespace (`RTMGRP_LINK`).
-const GROUP_LINKS: u32 = 1;
 const RTM_NEWLINK: u16 = 16;
 const RTM_DELLINK: u16 = 17;
 const IFLA_IFNAME: u16 = 3;
 /// Of a message, and of what it says of a device in front of its attributes.
 const HEADER_BYTES: usize = 16;
 const DEVICE_BYTES: usize = 16;
-
-/// Opens a socket in the namespace of this thread, on which the kernel tells of its devices.
-///
-/// # Errors
-/// What the kernel says.
-pub fn listen() -> io::Result<OwnedFd> {
-    let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
-    let socket = socket_with(AddressFamily::NETLINK, SocketType::RAW, flags, None)?;
-    bind(&socket, &SocketAddrNetlink::new(0, GROUP_LINKS))?;
-    Ok(socket)
-}
 
 /// Devices of a namespace, as far as the kernel told of them.
 #[derive(Debug, Default)]

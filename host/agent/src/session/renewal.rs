@@ -12,7 +12,7 @@
 
 use super::tls;
 use crate::AgentError;
-use crate::join::Keys;
+use crate::join::keys::Keys;
 use crate::kept;
 use rustls::pki_types::UnixTime;
 use std::path::{Path, PathBuf};

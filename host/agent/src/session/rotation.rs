@@ -16,7 +16,7 @@
 
 use super::tls;
 use crate::AgentError;
-use crate::join::{Keys, identity};
+use crate::join::keys::{Keys, identity};
 use crate::kept;
 use rcgen::KeyPair as TlsKey;
 use rustls::pki_types::UnixTime;
