@@ -5,9 +5,13 @@
 //! the first) and the JSON. What the chain cannot show is that lines at the end were cut off; who needs that copies the
 //! newest hash elsewhere: it is in the status and in the metrics' labels of `weir monitor`.
 
+pub mod process;
+
+pub use process::Process;
+
 use crate::crash::{CrashEntry, NotRestarted, crash, not_restarted};
 use crate::error::{Error, Result};
-use crate::incident::{GuestIncident, Incident, Note, Suspect};
+use crate::incident::{GuestIncident, Incident, Note};
 use crate::kernel::comm_text;
 use crate::policy::Policy;
 use serde::{Deserialize, Serialize};
@@ -35,30 +39,6 @@ impl Default for Rotation {
 }
 /// The hash before the first line.
 const START: &str = "0000000000000000000000000000000000000000000000000000000000000000";
-
-/// A process in an entry.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Process {
-    /// Its number.
-    pub process: u32,
-    /// Its program.
-    pub program: String,
-    /// Its user.
-    pub user: u32,
-    /// Whether it lived then.
-    pub alive: bool,
-}
-
-impl Process {
-    pub(crate) fn of(suspect: &Suspect) -> Option<Process> {
-        (suspect.process != 0).then(|| Process {
-            process: suspect.process,
-            program: comm_text(&suspect.comm),
-            user: suspect.user,
-            alive: suspect.alive,
-        })
-    }
-}
 
 /// An alarm, as it is written.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]

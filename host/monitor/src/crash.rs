@@ -1,6 +1,6 @@
 //! A crash, and what came of it, as the audit log and people have it.
 
-use crate::audit::Process;
+use crate::audit::process::Process;
 use crate::incident::{Crash, NotUp};
 use crate::restart::Next;
 use serde::{Deserialize, Serialize};

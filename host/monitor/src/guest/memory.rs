@@ -1,15 +1,12 @@
 //! A guest's memory: physical addresses in a file, virtual ones through the guest's page tables.
 #![allow(unsafe_code)]
 
-use super::vmcoreinfo::VmCoreInfo;
 use crate::error::{Error, Result};
 use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
 use std::path::Path;
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// Where the kernel's image is mapped before it is moved.
-pub(super) const KERNEL_MAP: u64 = 0xffff_ffff_8000_0000;
 /// Memory above this address, in guests with more, begins at 4 GiB (QEMU's machines `pc` and `q35`).
 const HOLE: u64 = 0x8000_0000;
 const AFTER_HOLE: u64 = 0x1_0000_0000;
@@ -171,14 +168,4 @@ pub(super) struct Space {
     pub levels: u32,
     /// Where all memory is mapped; 0 while that is not known.
     pub direct_map: u64,
-}
-
-impl Space {
-    pub(super) fn new(info: &VmCoreInfo) -> Result<Space> {
-        let tables = info.number("SYMBOL(swapper_pg_dir)")?;
-        let base = info.number("NUMBER(phys_base)")?;
-        let page_tables = tables.wrapping_sub(KERNEL_MAP).wrapping_add(base);
-        let levels = if info.number("NUMBER(pgtable_l5_enabled)").unwrap_or(0) == 1 { 5 } else { 4 };
-        Ok(Space { page_tables, levels, direct_map: 0 })
-    }
 }

@@ -118,7 +118,7 @@ impl Guest {
     }
 
     fn read(memory: GuestMemory, info: &VmCoreInfo) -> Result<Guest> {
-        let mut space = Space::new(info)?;
+        let mut space = info.space()?;
         let symbols = Kallsyms::find(&memory, &space, info)?.addresses(&[
             "init_task",
             "jiffies_64",

@@ -1,10 +1,12 @@
 //! The note that Linux keeps in its memory for those who read crash dumps: a page of lines `NAME=VALUE`.
 
-use super::memory::GuestMemory;
+use super::memory::{GuestMemory, Space};
 use crate::error::{Error, Result};
 use std::collections::BTreeMap;
 
 const PAGE: usize = 4096;
+/// Where the kernel's image is mapped before it is moved.
+const KERNEL_MAP: u64 = 0xffff_ffff_8000_0000;
 /// How it begins, at the start of a page.
 const START: &[u8] = b"OSRELEASE=";
 /// Most lines that are kept.
@@ -63,5 +65,14 @@ impl VmCoreInfo {
             false => value.parse().ok().or_else(|| value.parse::<i64>().ok().map(|number| number as u64)),
         };
         number.ok_or_else(|| Error::Guest(format!("its vmcoreinfo says {name}={value}")))
+    }
+
+    /// How this kernel translates addresses; where all memory is mapped is not known yet.
+    pub(super) fn space(&self) -> Result<Space> {
+        let tables = self.number("SYMBOL(swapper_pg_dir)")?;
+        let base = self.number("NUMBER(phys_base)")?;
+        let page_tables = tables.wrapping_sub(KERNEL_MAP).wrapping_add(base);
+        let levels = if self.number("NUMBER(pgtable_l5_enabled)").unwrap_or(0) == 1 { 5 } else { 4 };
+        Ok(Space { page_tables, levels, direct_map: 0 })
     }
 }

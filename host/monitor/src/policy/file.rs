@@ -153,8 +153,79 @@ struct Document {
     restart: Option<Value>,
 }
 
+/// What of a name of a program the kernel keeps.
+fn as_kept(name: &str) -> String {
+    let mut bytes = 0;
+    let fits = |letter: &char| {
+        bytes += letter.len_utf8();
+        bytes <= COMM_BYTES
+    };
+    name.chars().take_while(fits).collect()
+}
+
+/// Checks what all kinds have alike.
+fn check_common(common: &Common) -> std::result::Result<(), String> {
+    let Common { name, cgroup, whitelist, action, .. } = common;
+    let fits = |c: char| c.is_ascii_alphanumeric() || "-_.".contains(c);
+    if name.is_empty() || name.len() > NAME_CHARS_MAX || !name.chars().all(fits) {
+        return Err(format!("'{name}' is no name: use 1 to 63 letters, digits, '-', '_' or '.'"));
+    }
+    if whitelist.len() > WHITELIST_MAX {
+        return Err(format!("{} names on a whitelist are more than {WHITELIST_MAX}", whitelist.len()));
+    }
+    if let Some(long) = whitelist.iter().find(|name| name.len() > COMM_BYTES) {
+        return Err(format!(
+            "whitelist: the kernel cuts names of programs to {COMM_BYTES} bytes, and '{long}' is longer: say '{}'",
+            as_kept(long)
+        ));
+    }
+    if let Some(path) = cgroup.as_ref().filter(|path| !is_plain(path)) {
+        return Err(format!("cgroup '{}': a path without '..' is right", path.display()));
+    }
+    if cgroup.is_none() && matches!(action, Action::Freeze | Action::KillCgroup | Action::Hook) {
+        return Err(format!("action {} needs a cgroup, or it would hit the whole host", action.name()));
+    }
+    Ok(())
+}
+
+/// The first field that is given and is of `stalled` alone, or of `stalled` and `guest`.
+fn of_stalled(document: &Document) -> Option<&'static str> {
+    let kind = document.kind.as_str();
+    let alone = [
+        (document.sensor_box.is_some(), "box"),
+        (document.sensor.is_some(), "sensor"),
+        (document.context.is_some(), "context"),
+    ];
+    let with_guest = [(document.periods.is_some(), "periods"), (document.period_ms.is_some(), "period-ms")];
+    let alone = alone.iter().filter(|_| kind != "stalled");
+    let with_guest = with_guest.iter().filter(|_| !matches!(kind, "stalled" | "guest"));
+    alone.chain(with_guest).find(|(given, _)| *given).map(|(_, field)| *field)
+}
+
+fn stalled(
+    common: Common,
+    (sensor_box, sensor): (Option<String>, Option<String>),
+    context: Option<Context>,
+    (periods, period_ms): (Option<u32>, Option<u64>),
+) -> std::result::Result<Policy, String> {
+    let need = |field: Option<String>, name| field.ok_or(format!("field '{name}' is missing"));
+    let periods = periods.unwrap_or(3);
+    if periods == 0 || period_ms == Some(0) {
+        return Err("periods and period-ms must be more than 0".into());
+    }
+    Ok(Policy::Stalled(Stalled {
+        common,
+        sensor_box: need(sensor_box, "box")?,
+        sensor: need(sensor, "sensor")?,
+        periods,
+        period_ms,
+        context: context.unwrap_or_default(),
+    }))
+}
+
 fn policy(value: Value) -> std::result::Result<Policy, String> {
     let document: Document = weir_document::of(&value).map_err(|error| error.to_string())?;
+    let of_stalled = of_stalled(&document);
     let Document { kind, name, cgroup, whitelist, action, dry_run, cooldown_ms, when, memory, .. } = document;
     let said = action;
     let guest = GuestFields {
@@ -178,65 +249,18 @@ fn policy(value: Value) -> std::result::Result<Policy, String> {
         Some(_) => Action::Report,
         None => Action::default(),
     };
-    let fits = |c: char| c.is_ascii_alphanumeric() || "-_.".contains(c);
-    if name.is_empty() || name.len() > NAME_CHARS_MAX || !name.chars().all(fits) {
-        return Err(format!("'{name}' is no name: use 1 to 63 letters, digits, '-', '_' or '.'"));
-    }
-    if whitelist.len() > WHITELIST_MAX {
-        return Err(format!("{} names on a whitelist are more than {WHITELIST_MAX}", whitelist.len()));
-    }
-    if let Some(long) = whitelist.iter().find(|name| name.len() > COMM_BYTES) {
-        let cut: String = long
-            .chars()
-            .take_while({
-                let mut bytes = 0;
-                move |letter| {
-                    bytes += letter.len_utf8();
-                    bytes <= COMM_BYTES
-                }
-            })
-            .collect();
-        return Err(format!(
-            "whitelist: the kernel cuts names of programs to {COMM_BYTES} bytes, and '{long}' is longer: say '{cut}'"
-        ));
-    }
-    if let Some(path) = cgroup.as_ref().filter(|path| !is_plain(path)) {
-        return Err(format!("cgroup '{}': a path without '..' is right", path.display()));
-    }
-    if cgroup.is_none() && matches!(action, Action::Freeze | Action::KillCgroup | Action::Hook) {
-        return Err(format!("action {} needs a cgroup, or it would hit the whole host", action.name()));
-    }
-    let common = Common {
-        name,
-        cgroup,
-        whitelist,
-        action,
-        dry_run: dry_run.unwrap_or(true),
-        cooldown_ms: cooldown_ms.unwrap_or(1000),
+    let (dry_run, cooldown_ms) = (dry_run.unwrap_or(true), cooldown_ms.unwrap_or(1000));
+    let common = Common { name, cgroup, whitelist, action, dry_run, cooldown_ms };
+    check_common(&common)?;
+    let foreign = of_stalled
+        .or_else(|| guest.given().filter(|_| !is_guest))
+        .or_else(|| service.given().filter(|_| kind != "service"))
+        .or_else(|| memory.is_some().then_some("memory").filter(|_| kind != "memory-hog"));
+    let not_for = |given: Option<&str>| match given {
+        Some(field) => Err(format!("field '{field}' does not belong to kind {kind}")),
+        None => Ok(()),
     };
-    let not_for = |given: bool, field: &str| {
-        if given { Err(format!("field '{field}' does not belong to kind {kind}")) } else { Ok(()) }
-    };
-    if kind != "stalled" {
-        not_for(document.sensor_box.is_some(), "box")?;
-        not_for(document.sensor.is_some(), "sensor")?;
-        not_for(document.context.is_some(), "context")?;
-    }
-    if kind != "stalled" && !is_guest {
-        not_for(document.periods.is_some(), "periods")?;
-        not_for(document.period_ms.is_some(), "period-ms")?;
-    }
-    if !is_guest && let Some(field) = guest.given() {
-        not_for(true, field)?;
-    }
-    if kind != "service"
-        && let Some(field) = service.given()
-    {
-        not_for(true, field)?;
-    }
-    if kind != "memory-hog" {
-        not_for(memory.is_some(), "memory")?;
-    }
+    not_for(foreign)?;
     match kind.as_str() {
         "fork-bomb" => Ok(Policy::ForkBomb(ForkBomb { common, when: fork_bomb_when(when)? })),
         "memory-hog" => {
@@ -245,28 +269,17 @@ fn policy(value: Value) -> std::result::Result<Policy, String> {
             Ok(Policy::MemoryHog(MemoryHog { common, memory, when }))
         }
         "stalled" => {
-            not_for(when.is_some(), "when")?;
-            let need = |field: Option<String>, name| field.ok_or(format!("field '{name}' is missing"));
-            let periods = document.periods.unwrap_or(3);
-            if periods == 0 || document.period_ms == Some(0) {
-                return Err("periods and period-ms must be more than 0".into());
-            }
-            Ok(Policy::Stalled(Stalled {
-                common,
-                sensor_box: need(document.sensor_box, "box")?,
-                sensor: need(document.sensor, "sensor")?,
-                periods,
-                period_ms: document.period_ms,
-                context: document.context.unwrap_or_default(),
-            }))
+            not_for(when.map(|_| "when"))?;
+            let times = (document.periods, document.period_ms);
+            stalled(common, (document.sensor_box, document.sensor), document.context, times)
         }
         "guest" => {
             let times = (document.period_ms, document.periods);
             guest.policy(common, said.as_deref(), times, when).map(Policy::Guest)
         }
         "service" => {
-            not_for(when.is_some(), "when")?;
-            not_for(said.is_some(), "action")?;
+            not_for(when.map(|_| "when"))?;
+            not_for(said.map(|_| "action"))?;
             service.policy(common).map(Policy::Service)
         }
         _ => Err(format!("kind '{kind}' is not known: use fork-bomb, memory-hog, stalled, guest or service")),
