@@ -45,6 +45,7 @@
 //! `docs/decisions/0015-byzantine-order-on-commonware.md` says why this library, and what it costs.
 
 mod certificates;
+mod codec;
 pub mod consensus;
 pub mod core;
 pub mod driver;
@@ -53,6 +54,7 @@ pub mod evidence;
 pub mod group;
 pub mod journal;
 mod lock;
+mod member;
 pub mod members;
 pub mod replica;
 mod rest;

@@ -22,8 +22,13 @@ use commonware_codec::{Copying, DecodeExt};
 use commonware_cryptography::ed25519::PublicKey;
 use sha2::{Digest as _, Sha256};
 
+use crate::codec::{Digest, Malformed, Reader};
 use crate::group::{Members, namespace};
-use crate::wire::{Block, CERTIFICATE_BYTES_MAX, Digest, Malformed, Reader};
+use crate::member::{put_member, put_members, take_member, take_members};
+use crate::wire::Block;
+
+pub use crate::member::{ADDRESS_BYTES_MAX, MEMBERS_MAX, Member};
+pub use crate::wire::Link;
 
 /// The first epoch of a group.
 pub const FIRST_EPOCH: u64 = 1;
@@ -31,23 +36,10 @@ pub const FIRST_EPOCH: u64 = 1;
 pub const MEMBERS_MIN: usize = 4;
 /// Members that a group may ever have had.
 pub const MEMBERS_EVER_MAX: usize = 4096;
-/// Members of a group, at most.
-pub const MEMBERS_MAX: usize = 16;
-/// Bytes of a member's address.
-pub const ADDRESS_BYTES_MAX: usize = 512;
 /// Epochs of a group.
 const EPOCHS_MAX: u64 = 1 << 20;
 /// What the body of an approval begins with, and nothing else that is ordered.
 const MARK: &[u8; 16] = b"weir bft change\0";
-
-/// A member.
-#[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub struct Member {
-    /// Its ed25519 key.
-    pub key: [u8; 32],
-    /// Where it is, in the words of those above; empty for a founder, whose address is in the settings.
-    pub address: String,
-}
 
 /// The members of an epoch.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
@@ -268,42 +260,6 @@ impl Roster {
     }
 }
 
-/// Appends a list of members.
-pub(crate) fn put_members(out: &mut BytesMut, members: &BTreeMap<u32, Member>) {
-    out.put_u32_le(members.len() as u32);
-    for (id, member) in members {
-        put_member(out, *id, member);
-    }
-}
-
-fn put_member(out: &mut BytesMut, id: u32, member: &Member) {
-    out.put_u32_le(id);
-    out.put_slice(&member.key);
-    out.put_u32_le(member.address.len() as u32);
-    out.put_slice(member.address.as_bytes());
-}
-
-fn take_member(from: &mut Reader) -> Result<(u32, Member), Malformed> {
-    let (id, key) = (from.u32()?, from.array()?);
-    let length = from.count(ADDRESS_BYTES_MAX, "a member's address is too long")?;
-    let address = String::from_utf8(from.bytes(length)?.to_vec());
-    Ok((id, Member { key, address: address.map_err(|_| Malformed("a member's address is no text"))? }))
-}
-
-/// Reads a list of members, which must be in order.
-pub(crate) fn take_members(from: &mut Reader) -> Result<BTreeMap<u32, Member>, Malformed> {
-    let count = from.count(MEMBERS_MAX, "too many members")?;
-    let mut members = BTreeMap::new();
-    for _ in 0..count {
-        let (id, member) = take_member(from)?;
-        if members.last_key_value().is_some_and(|(last, _)| *last >= id) {
-            return Err(Malformed("members are not in order"));
-        }
-        members.insert(id, member);
-    }
-    Ok(members)
-}
-
 /// A member's word for a change.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Approval {
@@ -360,50 +316,6 @@ impl Approval {
         };
         from.end()?;
         Ok(Approval { epoch, change })
-    }
-}
-
-/// The last block of an epoch, and the certificate of that epoch's members over it.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Link {
-    /// The block, which names the next members.
-    pub block: Block,
-    /// 2f+1 of the old members finalized it.
-    pub certificate: Bytes,
-}
-
-impl Link {
-    pub(crate) fn put(&self, out: &mut BytesMut) {
-        let block = self.block.encode();
-        out.put_u32_le(block.len() as u32);
-        out.put_slice(&block);
-        out.put_u32_le(self.certificate.len() as u32);
-        out.put_slice(&self.certificate);
-    }
-
-    pub(crate) fn take(from: &mut Reader) -> Result<Link, Malformed> {
-        let length = from.count(from.0.len(), "a link is longer than what it is in")?;
-        let block = Block::decode(from.bytes(length)?)?;
-        let length = from.count(CERTIFICATE_BYTES_MAX, "the certificate is too long")?;
-        if block.next.is_none() {
-            return Err(Malformed("a link's block ends no epoch"));
-        }
-        Ok(Link { block, certificate: from.bytes(length)? })
-    }
-
-    /// Its bytes for the disk.
-    pub fn encode(&self) -> Bytes {
-        let mut out = BytesMut::new();
-        self.put(&mut out);
-        out.freeze()
-    }
-
-    /// Reads what [`Link::encode`] wrote.
-    pub fn decode(bytes: Bytes) -> Result<Link, Malformed> {
-        let mut from = Reader(bytes);
-        let link = Link::take(&mut from)?;
-        from.end()?;
-        Ok(link)
     }
 }
 

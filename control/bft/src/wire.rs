@@ -6,13 +6,12 @@
 
 use std::collections::BTreeMap;
 
-use bytes::{Buf, BufMut, Bytes, BytesMut};
+use bytes::{BufMut, Bytes, BytesMut};
 use sha2::{Digest as _, Sha256};
 
-use crate::members::{Link, Member, put_members, take_members};
+use crate::member::{Member, put_members, take_members};
 
-/// SHA-256 of a batch or block.
-pub type Digest = [u8; 32];
+pub use crate::codec::{Digest, Malformed, Reader};
 
 /// The first byte of every message.
 pub const VERSION: u8 = 3;
@@ -32,11 +31,6 @@ pub const CHUNK_BYTES: usize = 256 << 10;
 pub const MESSAGE_OVERHEAD_BYTES: usize = 64 << 10;
 const REF_BYTES: usize = 32 + 4 + 8 + 8 + 4;
 const BATCH_HEAD_BYTES: usize = 4 + 8 + 8 + 64;
-
-/// Why bytes are not what they should be.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-#[error("{0}")]
-pub struct Malformed(pub &'static str);
 
 /// Who proposed a batch, in which of its lives, as which of that life.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -422,68 +416,62 @@ impl Message {
     }
 }
 
+/// The last block of an epoch, and the certificate of that epoch's members over it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Link {
+    /// The block, which names the next members.
+    pub block: Block,
+    /// 2f+1 of the old members finalized it.
+    pub certificate: Bytes,
+}
+
+impl Link {
+    pub(crate) fn put(&self, out: &mut BytesMut) {
+        let block = self.block.encode();
+        out.put_u32_le(block.len() as u32);
+        out.put_slice(&block);
+        out.put_u32_le(self.certificate.len() as u32);
+        out.put_slice(&self.certificate);
+    }
+
+    pub(crate) fn take(from: &mut Reader) -> Result<Link, Malformed> {
+        let length = from.count(from.0.len(), "a link is longer than what it is in")?;
+        let block = Block::decode(from.bytes(length)?)?;
+        let length = from.count(CERTIFICATE_BYTES_MAX, "the certificate is too long")?;
+        if block.next.is_none() {
+            return Err(Malformed("a link's block ends no epoch"));
+        }
+        Ok(Link { block, certificate: from.bytes(length)? })
+    }
+
+    /// Its bytes for the disk.
+    pub fn encode(&self) -> Bytes {
+        let mut out = BytesMut::new();
+        self.put(&mut out);
+        out.freeze()
+    }
+
+    /// Reads what [`Link::encode`] wrote.
+    pub fn decode(bytes: Bytes) -> Result<Link, Malformed> {
+        let mut from = Reader(bytes);
+        let link = Link::take(&mut from)?;
+        from.end()?;
+        Ok(link)
+    }
+}
+
 fn put_name(out: &mut BytesMut, name: &Name) {
     out.put_u32_le(name.origin);
     out.put_u64_le(name.life);
     out.put_u64_le(name.sequence);
 }
 
-/// Reads from the front; never beyond the end.
-pub struct Reader(pub Bytes);
-
 impl Reader {
-    fn need(&self, bytes: usize) -> Result<(), Malformed> {
-        if self.0.len() < bytes { Err(Malformed("it ends too early")) } else { Ok(()) }
-    }
-
-    /// One byte.
-    pub fn u8(&mut self) -> Result<u8, Malformed> {
-        self.need(1)?;
-        Ok(self.0.get_u8())
-    }
-
-    /// Four bytes.
-    pub fn u32(&mut self) -> Result<u32, Malformed> {
-        self.need(4)?;
-        Ok(self.0.get_u32_le())
-    }
-
-    /// Eight bytes.
-    pub fn u64(&mut self) -> Result<u64, Malformed> {
-        self.need(8)?;
-        Ok(self.0.get_u64_le())
-    }
-
-    /// A fixed number of bytes.
-    pub fn array<const N: usize>(&mut self) -> Result<[u8; N], Malformed> {
-        self.need(N)?;
-        let mut out = [0; N];
-        self.0.copy_to_slice(&mut out);
-        Ok(out)
-    }
-
-    /// So many bytes.
-    pub fn bytes(&mut self, count: usize) -> Result<Bytes, Malformed> {
-        self.need(count)?;
-        Ok(self.0.split_to(count))
-    }
-
-    /// A count that must not be above `max`, nor above what bytes are left.
-    pub fn count(&mut self, max: usize, what: &'static str) -> Result<usize, Malformed> {
-        let count = self.u32()? as usize;
-        if count > max || count > self.0.len() { Err(Malformed(what)) } else { Ok(count) }
-    }
-
     fn name(&mut self) -> Result<Name, Malformed> {
         let (origin, life, sequence) = (self.u32()?, self.u64()?, self.u64()?);
         if life == 0 || sequence == 0 {
             return Err(Malformed("a batch has no name"));
         }
         Ok(Name { origin, life, sequence })
-    }
-
-    /// Nothing may be left.
-    pub fn end(&self) -> Result<(), Malformed> {
-        if self.0.is_empty() { Ok(()) } else { Err(Malformed("bytes follow its end")) }
     }
 }

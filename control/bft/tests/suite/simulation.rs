@@ -10,6 +10,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use commonware_runtime::deterministic::{Config, Context, Runner};
 use commonware_runtime::{Clock, Runner as _, Spawner, Supervisor};
+use weir_base::seeds::Seeds;
 use weir_base::world::Rng;
 use weir_bft::members::{Change, Roster};
 use weir_bft::{Evidence, Settings, Timers};
@@ -473,13 +474,10 @@ fn run_seeds(trouble: Trouble, traitor: Option<Kind>, share: u64) -> Counts {
 }
 
 fn run_seeds_of(trouble: Trouble, traitor: Option<Kind>, second: Option<Kind>, share: u64) -> Counts {
-    let number = |name: &str| std::env::var(name).ok().and_then(|text| text.parse::<u64>().ok());
-    let seeds = match number("WEIR_BFT_SEED") {
-        Some(seed) => seed..seed + 1,
-        None => 0..number("WEIR_BFT_SEEDS").unwrap_or((SEEDS * share).div_ceil(2)),
-    };
+    let name = format!("{trouble:?}-{traitor:?}-{second:?}").to_lowercase().replace(['(', ')'], "-");
+    let seeds = Seeds::of(env!("CARGO_MANIFEST_DIR"), &name, "WEIR_BFT", (SEEDS * share).div_ceil(2));
     let mut sum = Counts::default();
-    for seed in seeds {
+    seeds.each(|seed| {
         let outcome = run(&Case { seed, trouble, traitor, second, canary: false });
         println!(
             "{trouble:?} {traitor:?} {second:?} seed {seed}: {} committed, {:?}",
@@ -488,7 +486,7 @@ fn run_seeds_of(trouble: Trouble, traitor: Option<Kind>, second: Option<Kind>, s
         assert!(outcome.violations.is_empty(), "seed {seed}: {:#?}", outcome.violations);
         assert!(outcome.committed >= 10, "seed {seed}: only {} were committed", outcome.committed);
         sum.add(&outcome.counts);
-    }
+    });
     sum
 }
 

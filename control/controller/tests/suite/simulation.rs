@@ -10,6 +10,7 @@ use super::app::{self, ACTUATORS, TestApp, entries, event, facts, label};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use weir_base::codec::{decode, encode};
+use weir_base::seeds::Seeds;
 use weir_base::world::Rng;
 use weir_controller::core::scheduler::{Mode, SchedulerSettings};
 use weir_controller::core::{Core, CoreSettings, Input, Item, Outcome, Output, decode_batch};
@@ -727,17 +728,14 @@ impl Simulation {
     }
 }
 
-fn seeds(default: u64) -> u64 {
-    std::env::var("WEIR_SIM_SEEDS").ok().and_then(|count| count.parse().ok()).unwrap_or(default)
-}
-
 #[test]
 fn faults_of_many_seeds_break_nothing() {
     for mode in [Mode::Dependent, Mode::Linear] {
-        for seed in 0..seeds(120) {
+        let name = format!("faults-{mode:?}").to_lowercase();
+        Seeds::of(env!("CARGO_MANIFEST_DIR"), &name, "WEIR_SIM", 120).each(|seed| {
             let violations = Simulation::new(seed, mode).run(400);
             assert!(violations.is_empty(), "{mode:?}: {:#?}", &violations[..violations.len().min(5)]);
-        }
+        });
     }
 }
 
