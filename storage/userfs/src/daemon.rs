@@ -4,7 +4,7 @@ use crate::accelerate::{self, Holder};
 use crate::control::{self, Answer, PATIENCE, Question, SOCKET, Status};
 use crate::error::Error;
 use crate::journal::Journal;
-use crate::keeper::{self, About, Kept, Line};
+use crate::keeper::line::{self, About, Kept, Line};
 use crate::locate::{self, Life, Surroundings};
 use crate::mount::{self, Mount, Options};
 use crate::segment::Segment;
@@ -119,7 +119,7 @@ fn hand_over(mount: &Mount, injector: &str, line: &Line) -> Result<Holder, Error
         passthrough: passthrough.is_some(),
     };
     let journals = [journal.map(Journal::files), passthrough.map(Journal::files)];
-    let all = keeper::descriptors(kernel, segment.map(Segment::memory), journals);
+    let all = line::descriptors(kernel, segment.map(Segment::memory), journals);
     line.keep(about, &all).map_err(failed)
 }
 

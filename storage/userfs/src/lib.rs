@@ -22,6 +22,7 @@ pub mod error;
 pub mod journal;
 pub mod keeper;
 pub mod ledger;
+pub mod life;
 pub mod locate;
 pub mod mem;
 pub mod mount;

@@ -8,10 +8,10 @@ use crate::backend::Backend;
 use crate::dir::Directory;
 use crate::error::Error;
 use crate::ledger::Ledger;
+pub use crate::life::{Left, Life};
 use crate::mem::{Limits, Memory};
 use crate::remote::s3::{self, Settings};
 use crate::remote::{nfs, sftp};
-use std::os::fd::OwnedFd;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -55,33 +55,6 @@ impl Surroundings {
     pub fn from_environment() -> Surroundings {
         let ssh = std::env::var("WEIR_FS_SSH").unwrap_or_else(|_| "ssh".to_owned());
         Surroundings { ssh, s3: Settings::from_environment() }
-    }
-}
-
-/// Whether a backend's numbers and memory are for its own life only.
-#[derive(Debug, Default)]
-pub enum Life {
-    /// They are.
-    #[default]
-    Alone,
-    /// Another process keeps what a successor needs: [`Backend::segment`] and [`Backend::journal`].
-    Kept,
-    /// It is that successor.
-    Again(Left),
-}
-
-/// What is left of a backend whose daemon died.
-#[derive(Debug)]
-pub struct Left {
-    /// Its segment, if it had one.
-    pub segment: Option<OwnedFd>,
-    /// Its journal, if it had one.
-    pub journal: Option<[OwnedFd; 2]>,
-}
-
-impl Left {
-    fn journal(self, given: &str) -> Result<[OwnedFd; 2], Error> {
-        self.journal.ok_or_else(|| wrong(given, "its daemon left no journal"))
     }
 }
 

@@ -27,7 +27,7 @@ mod zip;
 use crate::backend::{Attributes, Backend, Change, Entry, Inode, New, Replace, Space, Written};
 use crate::error::{Errno, Error, Result};
 use crate::journal::Journal;
-use crate::locate::Life;
+use crate::life::Life;
 use crate::segment::{FETCH_BYTES_MAX, Secret, Segment};
 use checked::Checked;
 use inflate::{BLOCK_BYTES, Blocks, Framing, GZIP_MAGIC, Inflated};

@@ -9,6 +9,7 @@ use super::Mounted;
 use super::accelerated::{Accelerated, Partner, accelerated};
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use weir_base::seeds::Seeds;
 
 const SEEDS: u64 = 32;
 const LOCK_SEEDS: u64 = 24;
@@ -291,12 +292,9 @@ fn run_locks(on: &Accelerated, root: &Path, seed: u64, beside: &Path, name: &str
     }
 }
 
-/// The seeds of a test: `WEIR_BESIDE_SEED` is the first one, `WEIR_BESIDE_SEEDS` how many.
-fn seeds(usual: u64) -> std::ops::Range<u64> {
-    let of =
-        |name: &str, usual: u64| std::env::var(name).ok().and_then(|text| text.parse().ok()).unwrap_or(usual);
-    let first = of("WEIR_BESIDE_SEED", 1);
-    first..first + of("WEIR_BESIDE_SEEDS", usual)
+/// The seeds of a test (`WEIR_BESIDE_SEED`, `WEIR_BESIDE_SEEDS`).
+fn seeds(test: &str, usual: u64) -> Seeds {
+    Seeds::of(env!("CARGO_MANIFEST_DIR"), test, "WEIR_BESIDE", usual)
 }
 
 fn plain_folder(test: &str) -> Option<tempfile::TempDir> {
@@ -311,14 +309,14 @@ fn plain_folder(test: &str) -> Option<tempfile::TempDir> {
 fn calls_of_several_processes_are_the_kernels() {
     let Some(on) = accelerated("calls_of_several_processes") else { return };
     let Some(beside) = plain_folder("calls_of_several_processes") else { return };
-    seeds(SEEDS).for_each(|seed| run_seed(&on, &on.on.root(), seed, beside.path(), "mem"));
+    seeds("calls", SEEDS).each(|seed| run_seed(&on, &on.on.root(), seed, beside.path(), "mem"));
 }
 
 #[test]
 fn locks_of_several_processes_are_the_kernels() {
     let Some(on) = accelerated("locks_of_several_processes") else { return };
     let Some(beside) = plain_folder("locks_of_several_processes") else { return };
-    seeds(LOCK_SEEDS).for_each(|seed| run_locks(&on, &on.on.root(), seed, beside.path(), "mem"));
+    seeds("locks", LOCK_SEEDS).each(|seed| run_locks(&on, &on.on.root(), seed, beside.path(), "mem"));
 }
 
 /// Of folders, where the kernel reads and writes by itself, and where the daemon does. Programs are accelerated, for another mount.
@@ -327,12 +325,10 @@ fn calls_on_folders_are_the_kernels() {
     let Some(on) = accelerated("calls_on_folders") else { return };
     let Some(beside) = plain_folder("calls_on_folders") else { return };
     for mounted in [Mounted::directory(), Mounted::cached_directory()] {
-        for seed in seeds(FOLDER_SEEDS) {
-            run_seed(&on, &mounted.root(), seed, beside.path(), mounted.name);
-        }
-        for seed in seeds(FOLDER_LOCK_SEEDS) {
-            let name = format!("locks on {}", mounted.name);
-            run_locks(&on, &mounted.root(), seed, beside.path(), &name);
-        }
+        let calls = seeds(&format!("calls-{}", mounted.name), FOLDER_SEEDS);
+        calls.each(|seed| run_seed(&on, &mounted.root(), seed, beside.path(), mounted.name));
+        let locks = seeds(&format!("locks-{}", mounted.name), FOLDER_LOCK_SEEDS);
+        let name = format!("locks on {}", mounted.name);
+        locks.each(|seed| run_locks(&on, &mounted.root(), seed, beside.path(), &name));
     }
 }
