@@ -159,7 +159,7 @@ const FIELDS: &[(&str, &str, Bound)] = &[
     ("DomainMember", "key", Digits(512)),
     ("DomainMember", "api", PLACE),
     ("JoinRequest", "name", Name),
-    ("JoinRequest", "csr_pem", Text(crate::extract::OPEN_BODY_BYTES_MAX)),
+    ("JoinRequest", "csr_pem", Text(crate::types::OPEN_BODY_BYTES_MAX)),
     ("JoinRequest", "identity", Digits(512)),
     ("JoinRequest", "underlay", Address),
     ("JoinRequest", "secret", Text(1024)),

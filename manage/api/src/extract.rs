@@ -18,8 +18,6 @@ use utoipa::ToSchema;
 pub const BODIES_BYTES_MAX: usize = 4 * BODY_BYTES_MAX;
 /// A body comes whole within this.
 pub const BODY_TIMEOUT: Duration = Duration::from_secs(60);
-/// Longest body of a request that needs no administrator, bytes.
-pub const OPEN_BODY_BYTES_MAX: usize = 8 * 1024;
 /// So many bytes are one permit.
 const UNIT: usize = 1024;
 
@@ -87,9 +85,11 @@ impl<T: DeserializeOwned + ToSchema, S: Send + Sync> FromRequest<S> for Strict<T
                 "a body is JSON here: say so with 'Content-Type: application/json'",
             ));
         }
+        let schemas = request.extensions().get::<within::Schemas>().copied();
         let body = whole(request).await?;
         let parsed = parse(&body)?;
-        within::check(&T::name(), &body)?;
+        let schemas = schemas.ok_or_else(|| ApiError::internal("the door has no document"))?;
+        schemas.check(&T::name(), &body)?;
         Ok(Strict(parsed))
     }
 }

@@ -1,11 +1,11 @@
 //! What is asked of a request before its handler: judged by the head alone, before a byte of the body is read.
 
+use crate::admins::Admins;
 use crate::backend::{Caller, TOKEN_CALLER};
-use crate::extract::{BodyLimit, OPEN_BODY_BYTES_MAX};
+use crate::extract::BodyLimit;
 use crate::said::Word;
-use crate::server::Admins;
 use crate::tls::{ADMINISTRATOR, Peer};
-use crate::types::ApiError;
+use crate::types::{ApiError, OPEN_BODY_BYTES_MAX};
 use axum::extract::{ConnectInfo, Request};
 use axum::http::{HeaderMap, Uri, header};
 use axum::middleware::Next;

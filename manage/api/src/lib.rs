@@ -8,6 +8,7 @@
 //! a client certificate of the domain for [`pki::ADMIN_DNS_NAME`]. Who joins brings a token's secret, and a controller of another
 //! domain its signature.
 
+mod admins;
 pub mod any;
 pub mod asked;
 mod backend;

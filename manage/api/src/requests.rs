@@ -48,7 +48,7 @@ struct Counted {
 
 static COUNTED: Mutex<Option<Counted>> = Mutex::new(None);
 
-fn route_of(path: &str) -> &'static str {
+pub(crate) fn route_of(path: &str) -> &'static str {
     let begins = |route: &&&str| {
         path.strip_prefix(**route).is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
     };
@@ -107,14 +107,6 @@ mod tests {
         assert_eq!(route_of("/weir.store.v1.Store/Submit"), "/weir.store.v1.Store");
         for other in ["/", "", "/v1", "/v1/resourcesx", "/v2/apply", "/\u{1f600}"] {
             assert_eq!(route_of(other), "other", "{other}");
-        }
-    }
-
-    #[test]
-    fn every_documented_path_has_a_route() {
-        let document = serde_json::to_value(crate::server::openapi()).unwrap_or_default();
-        for path in document["paths"].as_object().into_iter().flat_map(|paths| paths.keys()) {
-            assert_ne!(route_of(path), "other", "{path}");
         }
     }
 
