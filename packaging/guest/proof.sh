@@ -13,13 +13,15 @@ patience=$(tr ' ' '\n' < /proc/cmdline | sed -n 's/^weir\.patience=//p')
 export patience=${patience:-120}
 
 row() { echo "ROW $1|$part|$2|$3"; }
-check() { # what, a command that shall come true in time: an emulated machine on a busy one is slow
-  local what=$1 begin=$SECONDS; shift
-  while [ $SECONDS -lt $((begin + patience)) ]; do
+check() { # what, a command that shall come true: given up after so many seconds and as many tries
+  # An emulated machine on a busy one is slow, and may stand still altogether: such time is none in which anything could come true.
+  local what=$1 begin=$SECONDS tries=0; shift
+  while [ $SECONDS -lt $((begin + patience)) ] || [ $tries -lt "$patience" ]; do
+    tries=$((tries + 1))
     if "$@" >/tmp/last 2>&1; then row ok "$what" $((SECONDS - begin)); return; fi
     sleep 0.5
   done
-  row FAILED "$what" $((SECONDS - begin)); tail -5 /tmp/last; failed=1
+  row FAILED "$what" $((SECONDS - begin)); echo "after $tries tries"; tail -5 /tmp/last; failed=1
 }
 not_run() { row NOT-RUN "$1: $2" 0; }
 show() { systemctl --no-pager --lines=0 status "$1"; journalctl --no-pager -n 30 -u "$1"; }

@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 use weir_base::exposition::{Exposition, Kind};
 
 /// Names of counters, what they are, and what of. Sorted.
-const FAMILIES: [(&str, Kind, &str); 130] = [
+const FAMILIES: [(&str, Kind, &str); 131] = [
     ("answers", Kind::Counter, "Packets answered by the switch itself, such as ARP."),
     ("attach_failures", Kind::Counter, "Devices that could not be attached to."),
     ("checkpoint_compactions", Kind::Counter, "Compactions of the checkpoint."),
@@ -284,6 +284,11 @@ const FAMILIES: [(&str, Kind, &str); 130] = [
         "Of the forged ones, those under endorsements: wrong ones, or of controllers that are not in force here.",
     ),
     ("updates_forged", Kind::Counter, "Updates whose signature did not verify."),
+    (
+        "updates_not_restored",
+        Kind::Gauge,
+        "Updates of the checkpoint that the switch refuses now: none is told as in force.",
+    ),
     ("updates_refused", Kind::Counter, "Updates refused for another reason."),
     ("updates_repeated", Kind::Counter, "Updates that were in force already."),
     ("usage_left_out", Kind::Counter, "Destinations left out of a usage report that was full."),

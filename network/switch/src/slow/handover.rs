@@ -200,8 +200,14 @@ impl<M: Mind> Slow<M> {
         let now_ms = self.shared.now_ms();
         for update in self.kept.gate_mut().more()? {
             match self.mind.apply(now_ms, &update) {
-                Ok(effects) => self.take_effects(&update, effects),
-                Err(refusal) => tracing::warn!(key = %update.key, %refusal, "not taken over"),
+                Ok(effects) => {
+                    self.unapplied.remove(&update.key);
+                    self.take_effects(&update, effects);
+                }
+                Err(refusal) => {
+                    tracing::warn!(key = %update.key, %refusal, "not taken over");
+                    self.unapplied.insert(update.key);
+                }
             }
         }
         Ok(())

@@ -44,6 +44,7 @@ use handover::HandoverPort;
 use mind::Mind;
 use ports::PortBook;
 use questions::Questions;
+use std::collections::BTreeSet;
 use std::io;
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -146,6 +147,8 @@ pub struct Slow<M> {
     identity: Identity,
     mind: M,
     kept: Kept,
+    /// What is kept and not in the tables, because they refuse it: none of it is told as in force.
+    unapplied: BTreeSet<Key>,
     journal: Journal,
     journal_compacted_bytes: u64,
     flows: FlowBook,
@@ -219,6 +222,7 @@ impl<M: Mind> Slow<M> {
             identity: parts.identity,
             mind: parts.mind,
             kept: parts.kept,
+            unapplied: BTreeSet::new(),
             journal_compacted_bytes: journal.length_bytes,
             journal,
             flows: parts.flows,
@@ -245,7 +249,8 @@ impl<M: Mind> Slow<M> {
     }
 
     /// Applies what the checkpoint has in force, in the order of the keys: gateways, networks, policies, members,
-    /// routes, ports, locations; then takes back connections.
+    /// routes, ports, locations; then takes back connections. What the tables refuse now (those of another release may) is not in
+    /// force: the controllers send it again, and are told why.
     fn restore(&mut self, records: &[Vec<u8>]) {
         let now_ms = self.shared.now_ms();
         let updates: Vec<weir_model::Update> = requests::updates_in_force(self.kept.gate()).collect();
@@ -254,6 +259,7 @@ impl<M: Mind> Slow<M> {
                 Ok(effects) => self.take_effects(update, effects),
                 Err(refusal) => {
                     tracing::warn!(key = %update.key, version = %update.version, %refusal, "not restored");
+                    self.unapplied.insert(update.key.clone());
                 }
             }
         }

@@ -20,6 +20,7 @@ use weir_base::codec::encode;
 use weir_base::limits::FRAME_BYTES_MAX;
 use weir_model::event::EventBody;
 use weir_model::local::{Answer, ENTRIES_CHUNK, FromSwitch, Question, ToSwitch, TraceFrom, TraceReport};
+use weir_model::protocol::StateDigest;
 use weir_model::session::STATE_CHUNK_KEYS;
 use weir_model::signed::SignedUpdates;
 use weir_model::update::Refusal;
@@ -60,6 +61,7 @@ pub fn updates_in_force(gate: &Gate) -> impl Iterator<Item = Update> {
 /// The mind, as updates of one frame are applied to it, and what is to be done outside of its tables then.
 struct Applying<'m, M> {
     mind: &'m mut M,
+    unapplied: &'m mut BTreeSet<Key>,
     now_ms: u64,
     effects: Vec<(Update, Effects)>,
 }
@@ -67,6 +69,7 @@ struct Applying<'m, M> {
 impl<M: Mind> Applying<'_, M> {
     fn try_apply(&mut self, update: &Update) -> Result<(), Refusal> {
         let effects = self.mind.apply(self.now_ms, update)?;
+        self.unapplied.remove(&update.key);
         self.effects.push((update.clone(), effects));
         Ok(())
     }
@@ -75,6 +78,11 @@ impl<M: Mind> Applying<'_, M> {
 impl<M: Mind> Hands for Applying<'_, M> {
     fn apply(&mut self, _gate: &Gate, update: &Update) -> Result<(), Refusal> {
         self.try_apply(update)
+    }
+
+    /// What the tables refused when it was restored may fit meanwhile.
+    fn again(&mut self, _gate: &Gate, update: &Update) -> Result<(), Refusal> {
+        if self.unapplied.contains(&update.key) { self.try_apply(update) } else { Ok(()) }
     }
 
     /// Backwards: ports before what they need. A port that was not kept may have taken an address or a device from ports that are
@@ -96,6 +104,7 @@ impl<M: Mind> Hands for Applying<'_, M> {
             };
             if let Err(refusal) = self.try_apply(&update) {
                 tracing::warn!(%key, version = %update.version, %refusal, "not put back");
+                self.unapplied.insert(key.clone());
             }
         }
     }
@@ -152,7 +161,8 @@ impl<M: Mind> Slow<M> {
         // The misses of this turn may have sent the shadow away, and updates take flows out.
         self.wait_for_shadow()?;
         let now_ms = self.shared.now_ms();
-        let mut applying = Applying { mind: &mut self.mind, now_ms, effects: Vec::new() };
+        let mut applying =
+            Applying { mind: &mut self.mind, unapplied: &mut self.unapplied, now_ms, effects: Vec::new() };
         if let Err(error) = self.kept.mend(&mut applying) {
             self.counters.checkpoint_errors += 1;
             tracing::error!(%error, "the checkpoint cannot be opened: nothing is acked until it can");
@@ -254,12 +264,20 @@ impl<M: Mind> Slow<M> {
         self.states = states;
     }
 
+    /// Digest of what is in force.
+    fn digest(&self) -> StateDigest {
+        let gate = self.kept.gate();
+        let refused = self.unapplied.iter().filter_map(|key| gate.get(key)).map(InForce::content);
+        StateDigest(refused.fold(gate.digest().0, u128::wrapping_sub))
+    }
+
     /// Sends one part; returns whether it was the last.
     fn send_state(&self, cursor: &mut StateCursor) -> bool {
-        let gate = self.kept.gate();
-        let version = |key: &Key, known: &InForce| Some((key.clone(), known.version));
-        let (entries, last) = cursor.got.part(gate, STATE_CHUNK_KEYS, version);
-        cursor.client.send(&FromSwitch::State { digest: gate.digest(), entries, last });
+        let told = |key: &Key, known: &InForce| {
+            (!self.unapplied.contains(key)).then(|| (key.clone(), known.version))
+        };
+        let (entries, last) = cursor.got.part(self.kept.gate(), STATE_CHUNK_KEYS, told);
+        cursor.client.send(&FromSwitch::State { digest: self.digest(), entries, last });
         last
     }
 
@@ -321,11 +339,7 @@ impl<M: Mind> Slow<M> {
     }
 
     fn entries(&self, after: Option<&Key>) -> Answer {
-        let gate = self.kept.gate();
-        let behind: Box<dyn Iterator<Item = (&Key, &InForce)>> = match after {
-            Some(after) => Box::new(gate.iter_after(after)),
-            None => Box::new(gate.iter()),
-        };
+        let behind = self.in_force_behind(after);
         let (mut entries, mut bytes, mut last) = (Vec::new(), 0, true);
         for (key, in_force) in behind {
             let Some(entry) = &in_force.entry else { continue };
@@ -469,6 +483,7 @@ impl<M: Mind> Slow<M> {
             ("updates_forged", gate.forged),
             ("updates_endorsed", gate.endorsed),
             ("updates_endorsed_badly", gate.endorsed_badly),
+            ("updates_not_restored", self.unapplied.len() as u64),
             ("updates_refused", gate.refused),
             ("checkpoint_cut_bytes", gate.journal_cut_bytes),
             ("checkpoint_compactions", gate.compactions),

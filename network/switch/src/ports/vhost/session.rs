@@ -1,7 +1,7 @@
 //! The socket of a virtual machine's port, and the thread that speaks vhost-user on it.
 //!
 //! - [`listener`]: how a monitor is met. [`device`]: what it says. [`early`]: what it says too early. [`moved`]: how a session goes on
-//!   in another process.
+//!   in another process. [`absent`]: which of the reasons of a port without queues is no fault.
 //!
 //! The protocol itself, its messages and their checks, is the crate `vhost`'s; here is what they mean. A thread for each
 //! port, and sockets that block: a monitor that sends half a message keeps waiting nobody but its own port.
@@ -9,11 +9,13 @@
 //! Either side may go and come back at any time. The switch listens again, or connects again, until the port is removed. The settings
 //! of the queues come anew with every connection; where they go on is in the guest's memory.
 
+mod absent;
 mod device;
 mod early;
 mod listener;
 mod moved;
 
+pub use absent::awaits_guest;
 pub use moved::{Moved, MovedQueue};
 
 use super::Socket;
@@ -163,6 +165,11 @@ fn run(
 ) {
     let mut wait = RETRY_FIRST;
     let mut seldom = Seldoms { pace: Seldom::new(PACED, PACE_SPAN), told: Seldom::new(TOLD, TOLD_SPAN) };
+    match &speaker {
+        None => tell(Told::Waits(absent::nobody(&socket.path, absent::NOT_YET))),
+        Some(speaker) if !speaker.runs() => tell(Told::Waits(absent::not_started(&socket.path))),
+        Some(_) => {}
+    }
     while !stop.is_ended() {
         let spoke = match speaker.take() {
             Some(speaker) => Ok(Some(speaker)),
@@ -172,10 +179,7 @@ fn run(
                 if stop.is_ended() {
                     break;
                 }
-                let path = socket.path.display();
-                let waits = || {
-                    tell(Told::Waits(format!("the virtual machine at '{path}' has not started its device")))
-                };
+                let waits = || tell(Told::Waits(absent::not_started(&socket.path)));
                 meet(socket, &mut listener, stop).and_then(|stream| {
                     stream
                         .inspect(|_| waits())
@@ -188,14 +192,18 @@ fn run(
             Ok(None) => {}
             Ok(Some(speaker)) => {
                 wait = RETRY_FIRST;
-                let path = socket.path.display();
                 let reason = speaker.speak(socket, stop, tell, listener.as_ref(), &mut seldom);
                 if stop.left.load(Relaxed) {
                     break;
                 }
-                tell(Told::Waits(format!("no virtual machine is at '{path}': {reason}")));
+                tell(Told::Waits(absent::nobody(&socket.path, &reason)));
                 // One that comes and goes for ever costs this thread a little time only.
                 stop.wait(None, RETRY_FIRST);
+            }
+            Err(error) if !socket.listens && absent::is_nobody(&error) => {
+                tell(Told::Waits(absent::nobody(&socket.path, absent::NOBODY_LISTENS)));
+                stop.wait(None, wait);
+                wait = (wait * 2).min(RETRY_MAX);
             }
             Err(error) => {
                 tell(Told::Failed(format!("socket '{}': {error}", socket.path.display())));
@@ -207,6 +215,20 @@ fn run(
     if let Some(listener) = &mut listener {
         listener.left = stop.left.load(Relaxed);
     }
+}
+
+/// Tells what was refused, or could not be made, since the last time: the monitor may go on, and has heard of it by a reply at most, and
+/// whoever runs it should know why nothing comes. Returns whether there was anything.
+fn tell_problem(device: &mut Device, socket: &Socket, tell: &Tell, told: &mut Seldom) -> bool {
+    let Some(problem) = device.problem.take() else { return false };
+    if let Some(untold) = told.again(Instant::now()) {
+        let path = socket.path.display();
+        tracing::warn!(socket = %path, problem, untold, "a virtual machine was refused something");
+    }
+    if device.running.is_none() {
+        tell(Told::Waits(problem));
+    }
+    true
 }
 
 /// What a port's monitors may cause so often, over all their connections.
@@ -231,6 +253,11 @@ impl Speaker {
         Ok(Speaker { handler: BackendReqHandler::from_stream(stream, Arc::clone(&device)), device, watched })
     }
 
+    /// Whether the engine has queues of the guest.
+    fn runs(&self) -> bool {
+        self.device.lock().unwrap_or_else(PoisonError::into_inner).running.is_some()
+    }
+
     /// Speaks with the monitor until the connection ends; returns why it did.
     fn speak(
         mut self,
@@ -241,6 +268,13 @@ impl Speaker {
         seldom: &mut Seldoms,
     ) -> String {
         let mut looked = Instant::now();
+        // What another process lent queues for may be refused here.
+        tell_problem(
+            &mut self.device.lock().unwrap_or_else(PoisonError::into_inner),
+            socket,
+            tell,
+            &mut seldom.told,
+        );
         // The stream is known to whoever ends this before the flag is looked at: no end is missed.
         let reason = loop {
             if stop.is_ended() {
@@ -279,23 +313,14 @@ impl Speaker {
             match handled {
                 Ok(()) => {
                     let mut costs = device.settle();
-                    // A refusal that the monitor was told by a reply; it may go on, and whoever runs it should know why not.
-                    if let Some(problem) = device.problem.take() {
-                        costs = true;
-                        if let Some(untold) = seldom.told.again(Instant::now()) {
-                            let path = socket.path.display();
-                            tracing::warn!(socket = %path, problem, untold, "a virtual machine was refused something");
-                        }
-                        if device.running.is_none() {
-                            tell(Told::Waits(problem));
-                        }
-                    }
+                    costs |= tell_problem(&mut device, socket, tell, &mut seldom.told);
                     drop(device);
                     if costs && seldom.pace.again(Instant::now()).is_none() {
                         stop.wait(None, RETRY_FIRST);
                     }
                 }
-                Err(Error::Disconnected) => break "it has gone".to_string(),
+                // One that is killed resets its connection.
+                Err(Error::Disconnected | Error::SocketBroken(_)) => break absent::GONE.to_string(),
                 // A reply said so, if one was wanted; the protocol has no other way to refuse.
                 Err(Error::ReqHandlerError(error)) => break error.to_string(),
                 Err(error) => break device.problem.take().unwrap_or_else(|| error.to_string()),

@@ -3,6 +3,7 @@ mod bounded;
 mod charged;
 mod hostile;
 mod meeting;
+mod reasons;
 
 use super::driver::{Driver, INDIRECT, Taken, WRITE, take, take_event};
 use super::feature;

@@ -280,6 +280,61 @@ fn put(version: u64, key: Key, entry: Entry) -> SignedUpdates {
     SignedUpdates { header, updates: proven }
 }
 
+/// The checkpoint of a release that took what this one refuses: it is not told as in force, and who sends it again hears why.
+#[test]
+fn what_the_tables_refuse_after_a_restart_is_not_in_force() {
+    let folder = tempfile::tempdir().unwrap();
+    let group = SingleSigner(KeyPair::from_seed(&[1; 32])).group_key();
+    let identity = || Identity {
+        actuator: label("h1"),
+        domain: label("lab"),
+        group: group.clone(),
+        read_key: Box::new(|| Ok(KeyPair::from_seed(&HOST_SEED))),
+    };
+    let (fits, strange) = (port_key(VNI, "fits"), port_key(VNI, "strange"));
+    let good = put(1, fits.clone(), Entry::Port(port_entry(1, "weir-no-such", &["10.0.0.1"], &[])));
+    let bad = put(2, strange.clone(), Entry::Port(port_entry(2, "", &["10.0.0.2"], &[])));
+    std::fs::create_dir_all(folder.path().join("state")).unwrap();
+    let checkpoint = folder.path().join("state").join(CHECKPOINT_FILE);
+    let verifier = weir_trust::batch::Verifier::new(label("lab"), group.clone());
+    let mut gate = weir_trust::gate::Gate::open(label("h1"), verifier, &checkpoint).unwrap();
+    let alone = |gate: &mut weir_trust::gate::Gate, frame: &SignedUpdates| {
+        assert_eq!(gate.admit(frame, 0), weir_trust::gate::Verdict::Admit);
+        gate.commit(frame, &[0]).unwrap();
+        gate.digest()
+    };
+    let digest_of_good = alone(&mut gate, &good);
+    assert_ne!(alone(&mut gate, &bad), digest_of_good);
+    drop(gate);
+
+    let mut machine = Machine::open(&identity(), folder.path()).unwrap();
+    let told = |machine: &mut Machine| {
+        let mut answers = machine.say(ToSwitch::SendState).into_iter();
+        let found = answers.find_map(|answer| match answer {
+            FromSwitch::State { digest, entries, .. } => Some((digest, entries)),
+            _ => None,
+        });
+        found.unwrap()
+    };
+    assert_eq!(told(&mut machine), (digest_of_good, vec![(fits.clone(), Version(1))]));
+    let page = ToSwitch::Ask { id: 1, question: weir_model::local::Question::Entries { after: None } };
+    let shown = machine.say(page).into_iter().find_map(|answer| match answer {
+        FromSwitch::Answer { answer: weir_model::local::Answer::Entries { entries, .. }, .. } => {
+            Some(entries)
+        }
+        _ => None,
+    });
+    assert!(shown.unwrap().iter().all(|(key, ..)| *key == fits));
+    // It is sent again, and refused for what is wrong with it; what is in force is repeated.
+    assert!(machine.take(&bad).unwrap().acks[0].result.is_err());
+    assert_eq!(machine.take(&good).unwrap().acks[0].result, Ok(()));
+    assert_eq!(told(&mut machine), (digest_of_good, vec![(fits.clone(), Version(1))]));
+    // A later version that fits is in force as ever.
+    let mended = put(3, strange.clone(), Entry::Port(port_entry(2, "weir-no-such-2", &["10.0.0.2"], &[])));
+    assert_eq!(machine.take(&mended).unwrap().acks[0].result, Ok(()));
+    assert_eq!(told(&mut machine).1, [(fits, Version(1)), (strange, Version(3))]);
+}
+
 /// A port takes the device of an older one, and cannot be kept: the older one has it again, and nobody was told of the other.
 #[test]
 fn what_a_port_took_that_cannot_be_kept_is_given_back() {

@@ -1,6 +1,6 @@
 //! The device as its monitor sets it up: what the messages of the protocol mean.
 
-use super::{Tell, Told};
+use super::{Tell, Told, absent};
 use crate::ports::vhost::guest::{Guest, Pair};
 use crate::ports::vhost::memory::{Lent, Memory};
 use crate::ports::vhost::offered::{self, Event};
@@ -50,7 +50,7 @@ pub(super) struct Device {
     pub(super) running: Option<(Vec<usize>, Receiver<()>)>,
     /// Whether nothing was changed since the pairs were last looked at.
     pub(super) settled: bool,
-    /// Why the last message was refused.
+    /// Why the last message was refused, or its queues cannot run.
     pub(super) problem: Option<String>,
     /// By how many bytes the memory had grown when that was told.
     grown_told: u64,
@@ -110,7 +110,7 @@ impl Device {
     pub(super) fn withdraw(&mut self) {
         self.settled = false;
         let Some((_, let_go)) = self.running.take() else { return };
-        (self.tell)(Told::Waits("the virtual machine is setting up its device".into()));
+        (self.tell)(Told::Waits(absent::SETTING_UP.into()));
         if let_go.recv_timeout(LET_GO_BOUND) == Err(RecvTimeoutError::Timeout) {
             tracing::error!("the engine does not let go of a virtual machine's queues");
         }
@@ -151,13 +151,10 @@ impl Device {
                 self.running = Some((ready, let_go));
                 match Guest::new(memory, pairs, self.features, Some(held)) {
                     Ok(guest) => (self.tell)(Told::Runs(Box::new(guest))),
-                    Err(error) => {
-                        self.running = None;
-                        (self.tell)(Told::Waits(error.to_string()));
-                    }
+                    Err(error) => (self.running, self.problem) = (None, Some(error.to_string())),
                 }
             }
-            Err(problem) => (self.tell)(Told::Waits(problem)),
+            Err(problem) => self.problem = Some(problem),
         }
         true
     }

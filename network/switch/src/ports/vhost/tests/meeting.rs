@@ -28,7 +28,7 @@ pub(super) fn session(path: &Path, listens: bool, pairs: u16) -> (Session, Recei
 }
 
 /// What is told next that is wanted.
-fn next<T>(told: &Receiver<Told>, what: &str, mut wanted: impl FnMut(Told) -> Option<T>) -> T {
+pub(super) fn next<T>(told: &Receiver<Told>, what: &str, mut wanted: impl FnMut(Told) -> Option<T>) -> T {
     let start = Instant::now();
     while let Some(left) = PATIENCE.checked_sub(start.elapsed()) {
         match told.recv_timeout(left) {
@@ -43,14 +43,14 @@ fn next<T>(told: &Receiver<Told>, what: &str, mut wanted: impl FnMut(Told) -> Op
     panic!("waited in vain for {what}");
 }
 
-fn runs(told: &Receiver<Told>) -> super::Guest {
+pub(super) fn runs(told: &Receiver<Told>) -> super::Guest {
     next(told, "queues that run", |one| match one {
         Told::Runs(guest) => Some(*guest),
         _ => None,
     })
 }
 
-fn waits(told: &Receiver<Told>, words: &str) {
+pub(super) fn waits(told: &Receiver<Told>, words: &str) {
     next(told, words, |one| match one {
         Told::Waits(reason) | Told::Failed(reason) if reason.contains(words) => Some(()),
         _ => None,
@@ -213,7 +213,7 @@ fn queues_that_are_enabled_before_any_feature_is_set_run_when_they_are_set_up() 
 }
 
 /// What a session is, when it stands still.
-fn frozen(session: &Session) -> Moved {
+pub(super) fn frozen(session: &Session) -> Moved {
     session.freeze().recv_timeout(PATIENCE).unwrap()
 }
 
