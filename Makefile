@@ -7,7 +7,7 @@ TARGET := $(if $(CARGO_TARGET_DIR),$(CARGO_TARGET_DIR),target)
 WEIR := $(TARGET)/release/weir
 LAB ?= two-tenants
 
-.PHONY: help lab lab-down test bench bench-attacks bench-doors bench-files bench-filewall bench-monitor bench-plan bench-ports bench-trust lint fmt clean simulate soak-monitor \
+.PHONY: help lab lab-down oracles test bench bench-attacks bench-doors bench-files bench-filewall bench-monitor bench-plan bench-ports bench-trust lint fmt clean simulate soak-monitor \
 	install-deps lab-deps guest-kernel nfs-peer s3-peer fuse-peer fs-suites suites units build require-root
 
 help: ## list the targets
@@ -64,7 +64,7 @@ bench-trust: ## what signing a batch costs: a Merkle root by shares or endorsed,
 bench-%: require-root install-deps build
 	$(WEIR) bench $*
 
-simulate: ## 10,000 seeds of every simulated group of controllers, 1,000 of each kind where some lie (hours; a failing seed is printed, to be kept in the test)
+simulate: ## 10,000 seeds of every simulated group of controllers, 1,000 of each kind where some lie (hours; a failing seed is kept in the crate's folder seeds)
 	WEIR_RAFT_SEEDS=10000 cargo test --locked -p weir-raft --test main simulation
 	WEIR_BFT_SEEDS=1000 cargo test --locked -p weir-bft --test main simulation
 	WEIR_SIM_SEEDS=10000 cargo test --locked -p weir-controller --test main simulation
@@ -90,11 +90,18 @@ guest-kernel: ## fetch the kernel of the guests that tests boot
 nfs-peer: ## build a second NFS server, for FileWall's tests
 	@scripts/nfs-peer
 
-suites: require-root install-deps ## run others' tests of NFS servers with FileWall and without it, and of files, all of them (root; PYNFS=SOURCE, LTP_SOURCE=SOURCE)
+suites: require-root install-deps ## run others' tests of NFS servers with FileWall and without it, and of files, all of them (root; PYNFS=SOURCE, LTP_SOURCE=SOURCE); SEEDS=N: N seeds of each simulation and oracle too
 	scripts/libnfs-suite build
 	scripts/pynfs-suite build $(PYNFS)
 	WEIR_SUITES=whole cargo test --locked -p weir --test main -- --nocapture --test-threads 1 filewall::suites
 	LTP_SOURCE=$(LTP_SOURCE) scripts/ltp
+	$(if $(SEEDS),$(MAKE) oracles SEEDS=$(SEEDS))
+
+oracles: ## SEEDS=N seeds of each simulation, and of each oracle beside real programs; one that fails is kept in the crate's folder seeds
+	@test -n "$(SEEDS)" || { echo "how many: make oracles SEEDS=1000"; exit 2; }
+	WEIR_SEEDS=$(SEEDS) cargo test --locked -p weir-raft -p weir-bft -p weir-controller --test main simulation
+	WEIR_SEEDS=$(SEEDS) cargo test --locked -p weir-userfs --test main beside
+	WEIR_HALVES_SEEDS=$(SEEDS) cargo test --locked -p weir-switch --lib verdicts_are_so
 
 units: require-root build ## the units for systemd in a Debian 12 guest: every kind of port, refused calls, monitor, FileWall, files (root, QEMU, Debian's packages the first time)
 	packaging/units-in-guest.sh $(WEIR)

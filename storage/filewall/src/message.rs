@@ -296,6 +296,11 @@ impl<'a> Call<'a> {
         self.arguments.payload.map_or(self.record_bytes, |payload| payload.start)
     }
 
+    /// What stands behind the head, as far as it is at hand.
+    pub fn behind_head(&self) -> &[u8] {
+        &self.record[self.head_end()..]
+    }
+
     /// Appends the record mark and the head, with `xid` for its transaction number.
     pub fn put(&self, xid: u32, out: &mut Vec<u8>) {
         let replaced = |number: usize| {

@@ -225,7 +225,7 @@ pub fn run(arguments: Arguments) -> Result<ExitCode, Failure> {
         Command::Identity(command) => command.run(&connect()?),
         Command::Operator(operator::Operator::Key(command)) => command.run(),
         Command::Operator(command) => command.run(&connect()?),
-        Command::Plane(command) => command.run(&connect()?),
+        Command::Plane(command) => command.run(connect),
         Command::Clock(command) => command.run(&connect()?),
         Command::Token(command) => command.run(&connect()?),
         Command::Forget(command) => command.run(&connect()?),

@@ -1,5 +1,6 @@
 //! `weir plane`: what the planes of a host beside its switch are to have, for planes that have no command of their own.
 
+use super::explain::Schemas;
 use super::output;
 use super::{Failure, Output};
 use crate::exit::Exit;
@@ -25,7 +26,12 @@ pub(super) enum Plane {
     /// Withdraw what a plane of a host has under a name
     Withdraw(Withdraw),
     /// Show what the planes of a host are to have, what is in force, and what they report
+    #[command(visible_alias = "status")]
     Show(Show),
+    /// Check a specification without pushing it; needs no controller
+    Check(Check),
+    /// Explain the fields of a plane's specifications, as 'weir explain' does of each kind
+    Explain(Explain),
 }
 
 #[derive(Debug, Args)]
@@ -65,13 +71,53 @@ pub(super) struct Show {
     output: Output,
 }
 
+#[derive(Debug, Args)]
+pub(super) struct Check {
+    /// The plane, such as filewall
+    plane: String,
+    /// The name that the specification is to be pushed under
+    name: String,
+    /// File with the specification, JSON or YAML
+    file: PathBuf,
+}
+
+#[derive(Debug, Args)]
+pub(super) struct Explain {
+    /// The plane, such as filewall
+    plane: String,
+}
+
+/// The plane of a name, among those of this release.
+fn of_name(name: &str) -> Result<&'static weir_planes::Kind, Failure> {
+    weir_planes::find(weir_planes::ALL, name).ok_or_else(|| {
+        let known: Vec<&str> = weir_planes::ALL.iter().map(|plane| plane.name).collect();
+        Failure::Input(format!("'{name}' is no plane of this release: it has {}", known.join(", ")))
+    })
+}
+
+impl Check {
+    fn run(self) -> Result<ExitCode, Failure> {
+        let plane = of_name(&self.plane)?;
+        let spec = read(&self.file)?.to_string();
+        let checked = (plane.check)(&self.name, spec.as_bytes());
+        checked.map_err(|problem| Failure::Input(format!("{}: {problem}", self.file.display())))?;
+        say!("{} '{}': {}", plane.name, self.name, (plane.describe)(&self.name, spec.as_bytes()));
+        Ok(ExitCode::SUCCESS)
+    }
+}
+
 impl Plane {
-    pub(super) fn run(self, client: &Client) -> Result<ExitCode, Failure> {
+    pub(super) fn run(self, connect: impl FnOnce() -> Result<Client, Failure>) -> Result<ExitCode, Failure> {
         match self {
-            Plane::Push(Push { at, file }) => push(client, &at, read(&file)?),
-            Plane::Withdraw(Withdraw { at }) => withdraw(client, &at),
+            Plane::Push(Push { at, file }) => push(&connect()?, &at, read(&file)?),
+            Plane::Withdraw(Withdraw { at }) => withdraw(&connect()?, &at),
+            Plane::Check(command) => command.run(),
+            Plane::Explain(Explain { plane }) => {
+                put!("{}", Schemas::load()?.explain(of_name(&plane)?.kind)?);
+                Ok(ExitCode::SUCCESS)
+            }
             Plane::Show(Show { host, output }) => {
-                let list = client.planes(&host)?;
+                let list = connect()?.planes(&host)?;
                 output::print(output.output, &list, || table(&list))?;
                 Ok(ExitCode::SUCCESS)
             }

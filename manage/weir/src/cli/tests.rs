@@ -29,6 +29,25 @@ fn every_command_reads_its_own_arguments_beside_those_of_all() {
     }
 }
 
+/// Whoever knows one plane's command knows the others'.
+#[test]
+fn planes_have_the_same_verbs() {
+    let weir = Arguments::command();
+    // What a plane has no process or figures of its own for is left to its own command.
+    for (name, wanted) in [
+        ("filewall", &["serve", "check", "explain", "top", "status", "push", "withdraw"][..]),
+        ("monitor", &["serve", "check", "explain", "top", "status", "push", "withdraw"]),
+        ("plane", &["check", "explain", "status", "push", "withdraw"]),
+    ] {
+        let command = weir.find_subcommand(name).unwrap();
+        for verb in wanted {
+            let found = command.find_subcommand(verb).unwrap_or_else(|| panic!("weir {name} {verb}"));
+            let shown = found.get_name() == *verb || found.get_visible_aliases().any(|alias| alias == *verb);
+            assert!(shown && !found.is_hide_set(), "weir {name} {verb} is not shown");
+        }
+    }
+}
+
 #[test]
 fn ids_are_read_and_wrong_ones_say_what_is_right() {
     assert_eq!(parse_id("endpoints", "red/web").unwrap().to_string(), "endpoint/red/web");

@@ -1,8 +1,7 @@
 //! The guests: a namespace for each endpoint of the lab's resources, with unmodified programs in it: `dhcpcd` for
 //! addresses, route and names of both IP versions, `nginx` and `iperf3` as services.
 
-use super::place::Place;
-use super::programs::make_folder;
+use super::place::{Place, make_folder};
 use std::net::IpAddr;
 use std::path::PathBuf;
 use std::time::Duration;

@@ -2,7 +2,8 @@
 //! several can run beside each other and each can be found again.
 
 use std::net::{Ipv4Addr, Ipv6Addr};
-use weir_lab::Netns;
+use std::path::Path;
+use weir_lab::{Error, Netns};
 
 /// Highest number of an instance.
 pub const INSTANCE_MAX: u8 = 9;
@@ -16,6 +17,11 @@ pub const METRICS_ADDRESS: &str = "127.0.0.1:9471";
 pub const SESSION_PORT: u16 = 7444;
 /// Port where a controller of a group is reached by the others.
 pub const REPLICA_PORT: u16 = 7445;
+
+/// Makes a folder, and those above it.
+pub(super) fn make_folder(path: &Path) -> Result<(), Error> {
+    std::fs::create_dir_all(path).map_err(|error| Error::io(format!("make {}", path.display()), error))
+}
 
 /// A process of Weir with a namespace of its own on the underlay.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -4,7 +4,7 @@
 use super::guest;
 use super::place::{
     API_PORT, EXTERNAL_V4, EXTERNAL_V6, GATEWAY, HOSTS, METRICS_ADDRESS, Member, Place, REPLICA_PORT,
-    SESSION_PORT,
+    SESSION_PORT, make_folder,
 };
 use super::topology::DEVICE;
 use crate::failure::Failure;
@@ -366,10 +366,6 @@ pub fn child(scope: &Scope, member: &Member, role: &str) -> Option<Record> {
         .split(|byte| *byte == 0)
         .any(|word| Path::new(&*String::from_utf8_lossy(word)).starts_with(&ours));
     (named && record.alive()).then_some(record)
-}
-
-pub(super) fn make_folder(path: &Path) -> Result<(), Error> {
-    std::fs::create_dir_all(path).map_err(|error| Error::io(format!("make {}", path.display()), error))
 }
 
 /// Waits until every switch has all that it shall have.

@@ -16,7 +16,7 @@ pub use resources::WATCHED;
 use super::domains::Domains;
 use super::doors::Doors;
 use super::group::Group;
-use super::identities::Own;
+use super::own::Own;
 use super::process;
 use super::state::State;
 use base64::Engine as _;

@@ -7,14 +7,14 @@
 //! command at any step leaves a controller whose key is taken, and the command goes on when it is given again.
 
 use super::backend::{Controlled, api_error};
-use super::state::{StateError, kept_key};
+use super::own::KEY_FILE;
+use super::state::kept_key;
 use base64::Engine as _;
 use base64::prelude::BASE64_STANDARD;
 use sha2::{Digest as _, Sha256};
-use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
-use weir_api::pki::{Refuses, Shown};
+use weir_api::pki::Refuses;
 use weir_api::types::{CertificateView, IdentityList, IdentityView, KeyChange, RevokeRequest, RevokedView};
 use weir_api::{ApiError, Caller};
 use weir_apps::fabric;
@@ -27,8 +27,6 @@ use weir_model::identity::{IdentityEvent, KeyHash};
 use weir_model::join::to_hex;
 use weir_trust::identity::KeyPair;
 
-/// The seed of this controller's key, once it was changed.
-const KEY_FILE: &str = "event.identity";
 /// The seed of the key that is to come.
 const NEXT_FILE: &str = "event.identity.next";
 /// How long an actuator may take to change its keys: the old one is dropped some seconds after the new one is in use.
@@ -36,38 +34,12 @@ const ROTATION_BOUND: Duration = Duration::from_secs(60);
 /// How often it is looked whether it has.
 const ROTATION_LOOK: Duration = Duration::from_millis(100);
 
-/// This controller's own key and certificate.
-pub struct Own {
-    state_dir: PathBuf,
-    /// What its servers show.
-    pub shown: Arc<Shown>,
-}
-
-impl Own {
-    /// In a state directory.
-    pub fn new(state_dir: &Path, shown: Arc<Shown>) -> Own {
-        Own { state_dir: state_dir.to_path_buf(), shown }
-    }
-}
-
 fn internal(error: impl std::fmt::Display) -> ApiError {
     ApiError::internal(error.to_string())
 }
 
 fn fingerprint(key: &[u8; 32]) -> String {
     to_hex(&Sha256::digest(key))
-}
-
-/// The key with which a controller signs: the one of the settings until it was changed.
-///
-/// # Errors
-/// [`StateError`].
-pub fn own_key(state_dir: &Path, first: KeyPair) -> Result<KeyPair, StateError> {
-    let path = state_dir.join(KEY_FILE);
-    if !path.exists() {
-        return Ok(first);
-    }
-    Ok(KeyPair::from_seed(&kept_key::<32>(path)?))
 }
 
 /// Why a client's certificate is not taken any more.

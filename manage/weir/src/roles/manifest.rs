@@ -8,13 +8,13 @@
 //! that does not know how it voted may vote twice. An operator brings it back, lets a member rejoin ([`rejoin`]), or says that it
 //! shall be so ([`accept`]).
 
-use super::state::StateError;
+use super::state::error::StateError;
 use std::path::{Path, PathBuf};
 use std::time::{SystemTime, UNIX_EPOCH};
-use weir_base::manifest::{Manifest, ManifestError, Wrong};
+use weir_base::manifest::{Manifest, ManifestError, Watched, in_words};
 
 /// Files whose content is known.
-const HELD: [&str; 12] = [
+const HELD: &[&str] = &[
     "domain",
     "ca.key",
     "ca.crt",
@@ -32,7 +32,7 @@ const HELD: [&str; 12] = [
 const ALWAYS: [&str; 8] =
     ["domain", "ca.key", "ca.crt", "admin.token", "group.seed", "event.seed", "dataplane.secret", "join.key"];
 /// Files that change as it goes.
-const THERE: [&str; 6] = [
+const THERE: &[&str] = &[
     "log/log.proof",
     "log/event-numbers",
     "group/log.proof",
@@ -40,6 +40,7 @@ const THERE: [&str; 6] = [
     "numbers/event-numbers",
     "audit/log.proof",
 ];
+const WATCHED: Watched = Watched { held: HELD, there: THERE };
 /// Folders of a member's place in the order.
 const OF_MEMBER: [&str; 3] = ["group", "group-votes", "member"];
 
@@ -73,11 +74,7 @@ pub fn problems(dir: &Path, domain: Option<&str>) -> Result<Vec<String>, StateEr
         let (path, found, wanted) = (dir.to_path_buf(), manifest.domain, wanted.to_owned());
         return Err(StateError::OtherDomain { path, found, wanted });
     }
-    let told = |(name, wrong): (String, Wrong)| match wrong {
-        Wrong::Missing => format!("'{name}' is missing"),
-        Wrong::Changed => format!("'{name}' is damaged, or of another time or place"),
-    };
-    Ok(manifest.check(dir).map_err(unusable)?.into_iter().map(told).collect())
+    Ok(in_words(manifest.check(dir).map_err(unusable)?))
 }
 
 /// Refuses a directory that has lost something.
@@ -126,25 +123,9 @@ pub fn record(dir: &Path, domain: &str) {
     }
 }
 
-fn recorded(dir: &Path, domain: &str, anew: bool) -> Result<Manifest, StateError> {
-    let known = Manifest::read(dir);
-    let known = if anew { known.ok().flatten() } else { known.map_err(unusable)? };
-    let is_new = known.is_none();
-    let mut manifest = known.unwrap_or_else(|| Manifest::new(domain));
-    if anew {
-        manifest.files.clear();
-    }
-    let mut changed = is_new || anew;
-    for name in HELD {
-        changed |= manifest.holds(dir, name).map_err(unusable)?;
-    }
-    for name in THERE {
-        changed |= manifest.is_there(dir, name);
-    }
-    if changed {
-        manifest.write(dir).map_err(unusable)?;
-    }
-    Ok(manifest)
+fn recorded(dir: &Path, domain: &str, anew: bool) -> Result<u64, StateError> {
+    let manifest = WATCHED.record(dir, anew, || Some(Manifest::new(domain))).map_err(unusable)?;
+    Ok(manifest.map_or(0, |manifest| manifest.generation))
 }
 
 /// Says what a file is about to hold, where there is a manifest.
@@ -152,9 +133,7 @@ fn recorded(dir: &Path, domain: &str, anew: bool) -> Result<Manifest, StateError
 /// # Errors
 /// [`StateError`].
 pub fn will_hold(dir: &Path, name: &str, bytes: &[u8]) -> Result<(), StateError> {
-    let Some(mut manifest) = Manifest::read(dir).map_err(unusable)? else { return Ok(()) };
-    manifest.will_hold(dir, name, bytes).map_err(unusable)?;
-    manifest.write(dir).map_err(unusable)
+    Manifest::announce(dir, name, bytes).map_err(unusable)
 }
 
 /// Whether [`accept`] can take a directory: it is one of a controller, a host or a gateway.
@@ -185,7 +164,7 @@ pub fn accept(dir: &Path) -> Result<u64, StateError> {
     }
     let path = dir.join("domain");
     let domain = std::fs::read_to_string(&path).map_err(|error| StateError::File { path, error })?;
-    Ok(recorded(dir, domain.trim_end(), true)?.generation)
+    recorded(dir, domain.trim_end(), true)
 }
 
 /// Puts a member's place in the order aside, so that it can begin anew; gives where that is now.

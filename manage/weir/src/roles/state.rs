@@ -3,6 +3,10 @@
 //! Everything is made at the first start and kept; secrets are files of mode 0600 in the state
 //! directory, and in no log, store or metric.
 
+pub mod error;
+
+pub use error::StateError;
+
 use super::manifest;
 use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
@@ -15,91 +19,11 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::time::SystemTime;
 use weir_api::client::Context;
-use weir_api::pki::{Authority, Identity, PkiError};
+use weir_api::pki::{Authority, Identity};
 use weir_model::Label;
 use weir_model::identity::TokenId;
 use weir_model::join::{JOIN_TOKEN_PREFIX, JoinToken, from_hex, to_hex};
 use weir_trust::identity::KeyPair;
-
-/// Why the state cannot be used.
-#[derive(Debug, thiserror::Error)]
-pub enum StateError {
-    /// A file cannot be read or written.
-    #[error("{path}: {error}")]
-    File {
-        /// The file.
-        path: PathBuf,
-        /// What the system says.
-        error: io::Error,
-    },
-    /// A file has no sense.
-    #[error(
-        "{path} is damaged: {reason}; restore it from a backup, or start a new domain in an empty directory"
-    )]
-    Damaged {
-        /// The file.
-        path: PathBuf,
-        /// What is wrong.
-        reason: String,
-    },
-    /// The directory is of another domain.
-    #[error(
-        "{path} belongs to domain '{found}', not '{wanted}': name the right domain, or another directory"
-    )]
-    OtherDomain {
-        /// The directory.
-        path: PathBuf,
-        /// Its domain.
-        found: String,
-        /// The domain asked for.
-        wanted: String,
-    },
-    /// A file of a domain's keys has no sense.
-    #[error("{path} is no file of a domain's keys: {reason}; make it with 'weir group keys'")]
-    Keys {
-        /// The file.
-        path: PathBuf,
-        /// What is wrong.
-        reason: String,
-    },
-    /// The directory has other keys than those that it is given.
-    #[error(
-        "{path} is of another domain's keys than those given (group.keys): give those of this domain, or begin in an \
-         empty directory"
-    )]
-    OtherKeys {
-        /// The file that differs.
-        path: PathBuf,
-    },
-    /// Something that was there is gone or another.
-    #[error(
-        "{} is not whole: {problems}. It was there before, and is not made anew. Bring it back from a backup of this directory (the whole \
-         one, copied while the controller did not run){rejoin}; or, when it shall be so, 'weir state accept --state {}'",
-        path.display(), path.display()
-    )]
-    Incomplete {
-        /// The directory.
-        path: PathBuf,
-        /// What is wrong.
-        problems: String,
-        /// What else helps.
-        rejoin: String,
-    },
-    /// The manifest of the directory.
-    #[error(
-        "{reason}: bring back the whole directory from a backup, or check it and say 'weir state accept'"
-    )]
-    Manifest {
-        /// What is wrong.
-        reason: String,
-    },
-    /// Certificates.
-    #[error(transparent)]
-    Pki(#[from] PkiError),
-    /// No randomness.
-    #[error("the system gives no randomness: {0}")]
-    Random(#[from] getrandom::Error),
-}
 
 /// Why a join token's secret is refused.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]

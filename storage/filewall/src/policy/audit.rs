@@ -11,7 +11,7 @@
 //! - Old files are removed only if `keep-files` says so, and the lines that go with them are counted.
 
 use super::explain::{Question, Step};
-use super::file::Home;
+use super::home::Home;
 use super::{Context, Policy, Verdict, does, ops};
 use crate::message::{Asked, Call, Reply};
 use crate::places::{Node, Place, Zones};

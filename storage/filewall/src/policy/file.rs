@@ -11,6 +11,7 @@ use super::audit::{Audit, AuditFile};
 use super::chain::{Chain, Entry, POLICIES_MAX};
 use super::freeze::{Freeze, FreezeFile};
 use super::handles::{Handles, HandlesFile};
+use super::home::Home;
 use super::machines::{Machines, MachinesFile};
 use super::module::{ModuleFile, ModulePolicy};
 use super::quota::{Quota, QuotaFile};
@@ -67,23 +68,6 @@ pub const PROTECTING: [&str; 12] = [
     "rbac",
     "module",
 ];
-
-/// The folder of policies, where relative paths begin.
-#[derive(Clone, Copy, Debug)]
-pub struct Home<'a> {
-    /// The folder.
-    pub folder: &'a Path,
-    /// Whether keys, states and logs there are made, locked and written. A chain that only answers questions leaves them alone, for they may be
-    /// those of a FileWall that runs.
-    pub keeps: bool,
-}
-
-impl<'a> Home<'a> {
-    /// Of a chain that is put in force.
-    pub fn kept(folder: &'a Path) -> Home<'a> {
-        Home { folder, keeps: true }
-    }
-}
 
 /// A file that says that there is no policy.
 #[derive(Debug, serde::Deserialize)]

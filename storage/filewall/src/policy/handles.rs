@@ -26,7 +26,7 @@
 pub mod memo;
 
 use super::explain::{Question, Step};
-use super::file::Home;
+use super::home::Home;
 use super::{Context, Mount, OpenHandle, Policy, Verdict};
 use crate::message::{Asked, Call, Reply};
 use crate::wire::nfs3::{ALL_OPS, HANDLE_BYTES_MAX, HANDLE4_BYTES_MAX, Handle, Op, Status};

@@ -21,6 +21,7 @@ pub mod explain;
 pub mod file;
 pub mod freeze;
 pub mod handles;
+pub mod home;
 pub mod machines;
 pub mod module;
 pub mod ops;

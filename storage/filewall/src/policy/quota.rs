@@ -18,7 +18,7 @@
 //! reader finds the state of one moment, whole; a killed FileWall loses at most the last second's counts.
 
 use super::explain::{Question, Step};
-use super::file::Home;
+use super::home::Home;
 use super::rate::{Key, Per};
 use super::{Context, Policy, Verdict};
 use crate::message::{Asked, Call, Counted, Probe, Reply};

@@ -7,12 +7,12 @@
 //! - A call is held for one question at a time, and asks at most [`PROBES_MAX`].
 //! - Questions change nothing: GETATTR and LOOKUP, as root.
 
+use super::env::Env;
 use super::flow::Source;
 use super::pending::{Entry, Overtaken, Question};
 use super::replies;
 use super::session::Session;
 use super::settle;
-use super::worker::Env;
 use crate::message::{Asked, Call, PROBES_MAX, Probe, Reply, Told};
 use crate::metrics::Totals;
 use crate::policy::Chain;

@@ -1,39 +1,25 @@
 //! What happens to calls: decode, ask the chain, forward, answer, hold, or leave to a helper.
 
-use super::asking;
+use super::env::Env;
 use super::flow::{BadRecord, Source};
+use super::known::{Done, Passed, known};
 use super::mounter::Job;
-use super::pending::{Entry, Met, Print, Question};
-use super::retransmit::{self, Known, Look, Waiter};
-use super::session::{Client, Held, Session};
-use super::settle::{self, Settled};
-use super::worker::{Delivery, Env};
+use super::outcome::{Judged, Parts};
+use super::pending::{Met, Print};
+use super::retransmit::{Look, Waiter};
+use super::session::{Client, Session};
+use super::settle;
 use crate::identity::Principal;
-use crate::message::{Asked, Call};
+use crate::message::Call;
 use crate::metrics::Totals;
-use crate::policy::chain::POLICIES_MAX;
-use crate::policy::{Mount, Outcome};
+use crate::policy::Mount;
 use crate::wire::call::{Arguments, arguments};
-use crate::wire::nfs3::{self, Handle, Op, Status};
+use crate::wire::nfs3::{self, Op, Status};
 use crate::wire::nfs4;
 use crate::wire::rpc::{CallHead, Refusal, call_head, program, put_refusal};
 use crate::wire::xdr::{Reader, Wrong, get_u32, set_u32};
 use crate::wire::{answer, mount, name, portmap};
 use std::sync::Arc;
-
-/// What was done with a call.
-pub(super) enum Done {
-    /// More of it must be received first.
-    More,
-    /// It is dealt with; nothing of it goes out.
-    Skip,
-    /// Its head was queued up to here; the rest goes out as it is.
-    Forward(usize),
-    /// It stays where it is.
-    Hold,
-    /// It stays where it is until another call of its number is answered: the client could not tell the answers apart.
-    Wait,
-}
 
 impl Session {
     /// Deals with the calls that have come, as far as there is room.
@@ -295,153 +281,10 @@ impl Session {
             call.unless = held.unless;
         }
         call.unknown = unknown_before && settle::shows(&call);
-        match chain.request(&mut call, from, handled) {
-            Outcome::Wait { wait_us, from, handled } => {
-                let hold = Session::hold(&call, wait_us, from, handled, &chain);
-                self.held = Some(Held { once, maxcount, ..hold });
-                Done::Hold
-            }
-            Outcome::Ask { from, handled } => {
-                let Some(entry) = asking::question(&mut call, &chain) else {
-                    chain.undone(&remember(&call, caller.clone(), maxcount, datagram, false), handled);
-                    answer::put(answers, head.xid, op, Status::ServerFault);
-                    return Done::Skip;
-                };
-                let hold = Session::hold(&call, 0, from, handled, &chain);
-                self.held = Some(Held { once, maxcount, until_us: u64::MAX, ..hold });
-                let xid = pending.insert(entry);
-                if let Some(entry) = pending.get(xid) {
-                    output.head(|out| asking::put_question(entry, xid, out));
-                }
-                env.shared.totals.pending.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
-                Done::Hold
-            }
-            Outcome::Reply { handled } => {
-                let made = std::mem::take(&mut call.results);
-                let asked = remember(&call, caller.clone(), maxcount, datagram, chain.needs_names());
-                let maker = asking::Maker::Policy;
-                asking::put_made(&made, maker, head.xid, &asked, (&chain, handled), answers, env);
-                Done::Skip
-            }
-            Outcome::Answer { status, .. } => {
-                env.shared.totals.denied(op);
-                answer::put(answers, head.xid, op, status);
-                Done::Skip
-            }
-            Outcome::Forward { handled } => {
-                let settling = from == POLICIES_MAX;
-                // Policies have heard that it goes to the server.
-                let undone = |call: &Call<'_>| {
-                    let asked = remember(call, caller.clone(), maxcount, datagram, false);
-                    chain.undone(&asked, handled);
-                };
-                let unknown = settling
-                    || match known(once, Look::Forward, waiter, answers, env) {
-                        Passed::New => false,
-                        Passed::Unknown => true,
-                        Passed::Dealt => {
-                            undone(&call);
-                            return Done::Skip;
-                        }
-                    };
-                if let (true, Some(once)) = (unknown, once) {
-                    match settle::settle(&call) {
-                        Settled::Again if call.unless.is_none() => {}
-                        Settled::Again => {
-                            let status = call.unless.unwrap_or(Status::ServerFault);
-                            undone(&call);
-                            let begin = answers.len();
-                            answer::put(answers, head.xid, op, status);
-                            super::replies::tell_waiters(once, &answers[begin..], true, env);
-                            return Done::Skip;
-                        }
-                        Settled::Ask(probe) => {
-                            call.probe = Some(probe);
-                            let Some(mut entry) = asking::question(&mut call, &chain) else {
-                                undone(&call);
-                                answer::put(answers, head.xid, op, Status::ServerFault);
-                                return Done::Skip;
-                            };
-                            // If the session ends now, it is unknown again.
-                            entry.once = Some(once);
-                            let hold = Session::hold(&call, 0, POLICIES_MAX, handled, &chain);
-                            self.held = Some(Held { once: Some(once), maxcount, until_us: u64::MAX, ..hold });
-                            let xid = pending.insert(entry);
-                            if let Some(entry) = pending.get(xid) {
-                                output.head(|out| asking::put_question(entry, xid, out));
-                            }
-                            env.shared.totals.pending.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
-                            return Done::Hold;
-                        }
-                        Settled::Done(made) => {
-                            Totals::count(&env.shared.totals.settled_total);
-                            let names = chain.needs_names();
-                            let asked = remember(&call, caller.clone(), maxcount, datagram, names);
-                            let begin = answers.len();
-                            let maker = asking::Maker::Server;
-                            asking::put_made(&made, maker, head.xid, &asked, (&chain, handled), answers, env);
-                            let reply = answers[begin..].to_vec();
-                            super::replies::tell_waiters(once, &reply, true, env);
-                            return Done::Skip;
-                        }
-                        Settled::Later => {
-                            undone(&call);
-                            for waiter in env.shared.retransmits.abandoned(once, env.now.steady_us) {
-                                env.shared.deliver(waiter.worker, Delivery::End { session: waiter.session });
-                            }
-                            answer::put(answers, head.xid, op, Status::Jukebox);
-                            return Done::Skip;
-                        }
-                    }
-                }
-                if let Some(status) = call.unless {
-                    undone(&call);
-                    // It is forgotten meanwhile that it was sent before.
-                    for waiter in once
-                        .map(|once| env.shared.retransmits.abandoned(once, env.now.steady_us))
-                        .unwrap_or_default()
-                    {
-                        env.shared.deliver(waiter.worker, Delivery::End { session: waiter.session });
-                    }
-                    answer::put(answers, head.xid, op, status);
-                    return Done::Skip;
-                }
-                let resent = unknown && settle::shows(&call);
-                let names = resent || chain.needs_names();
-                let asked = remember(&call, caller.clone(), maxcount, datagram, names);
-                let head_end = call.head_end();
-                let aside_us = if datagram || !asides.has_room(record_bytes) { 0 } else { call.aside_us };
-                if aside_us == 0 && !asides.is_empty() {
-                    if asides.may_pass(&call) {
-                        Totals::count(&env.shared.totals.overtaken_total);
-                    } else {
-                        asides.release(output);
-                    }
-                }
-                let entry = Entry {
-                    client_xid: head.xid,
-                    print: Some(print),
-                    asked: Question::Call(asked, handled),
-                    resent,
-                    chain: chain.clone(),
-                    since_us: env.now.steady_us,
-                    once,
-                };
-                let xid = pending.insert(entry);
-                env.shared.totals.pending.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
-                if aside_us > 0 {
-                    let handle = Handle::new(call.handle(0)).unwrap_or(Handle::EMPTY);
-                    let mut bytes = Vec::with_capacity(record_bytes + 72);
-                    call.put(xid, &mut bytes);
-                    bytes.extend_from_slice(&record[head_end..]);
-                    let totals = &env.shared.totals;
-                    asides.push(bytes, handle, env.now.steady_us + aside_us, totals);
-                    return Done::Skip;
-                }
-                output.head(|out| call.put(xid, out));
-                Done::Forward(head_end)
-            }
-        }
+        let outcome = chain.request(&mut call, from, handled);
+        let judged = Judged { call, chain, once, maxcount, datagram, print, waiter };
+        let parts = Parts { pending, answers, asides, output, held: &mut self.held };
+        judged.go_on(outcome, from, parts, env)
     }
 }
 
@@ -463,64 +306,4 @@ fn bound_count(record: &mut [u8], found: &mut Arguments) {
         }
     }
     found.count = found.count.min(most);
-}
-
-/// What is to be done with a call that must happen once.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Passed {
-    /// It goes on.
-    New,
-    /// It was sent to the server before, and nobody knows what became of it.
-    Unknown,
-    /// It was carried out before, or is pending: it was answered from memory, or waits.
-    Dealt,
-}
-
-/// Looks a call up that must happen once. What was carried out before, or is pending, is not for policies to judge again (a name
-/// that it has removed is gone).
-pub(super) fn known(
-    once: Option<retransmit::Key>,
-    look: Look,
-    waiter: Waiter,
-    answers: &mut Vec<u8>,
-    env: &Env<'_>,
-) -> Passed {
-    let Some(once) = once else { return Passed::New };
-    match env.shared.retransmits.known(once, look, waiter, env.now.steady_us) {
-        Known::New => return Passed::New,
-        Known::Unknown => return Passed::Unknown,
-        Known::Answered(reply) => {
-            Totals::count(&env.shared.totals.replayed_total);
-            retransmit::put_again(&reply, waiter.xid, answers);
-        }
-        Known::Pending | Known::Crowded => Totals::count(&env.shared.totals.retransmissions_total),
-    }
-    Passed::Dealt
-}
-
-/// What must be known of a call when its reply comes.
-pub(super) fn remember(
-    call: &Call<'_>,
-    caller: Arc<Principal>,
-    maxcount: u32,
-    datagram: bool,
-    names: bool,
-) -> Asked {
-    let Arguments { op, handle_count, name_count, .. } = call.arguments;
-    let name = |number: usize| (names && number < name_count).then(|| Box::from(call.name(number)));
-    let handle = |number: usize| Handle::new(call.handle(number));
-    Asked {
-        op,
-        caller,
-        handle: handle(0).unwrap_or(Handle::EMPTY),
-        handle_to: if handle_count > 1 { handle(1) } else { None },
-        place: None,
-        name: name(0),
-        name_to: name(1),
-        maxcount,
-        datagram,
-        note: call.note,
-        counted: call.counted,
-        seen: call.seen,
-    }
 }

@@ -7,7 +7,7 @@
 //! A client of NFSv4 does not mount: it walks down from the server's root. On the way to the export nothing else can be
 //! reached, and the step into it is what MOUNT is in NFSv3.
 //!
-//! - [`walk`]: from operation to operation. - [`judged`]: the same where objects must be known: resolving names, OPEN, whose
+//! - [`asked`]: what is kept of one. - [`walk`]: from operation to operation. - [`judged`]: the same where objects must be known: resolving names, OPEN, whose
 //!   credentials. - [`made_up`]: operations on objects that a policy makes up; [`states`]: what is open of them.
 //! - [`question`]: what FileWall asks the server itself, which holds the client's call meanwhile. - [`slots`]: which call has which
 //!   place in a session. - [`owners`]: whose sessions are.
@@ -22,154 +22,45 @@
 //! - No way leads from the server to the client past the policies: there are no callbacks, hence no delegations; no layouts;
 //!   no addresses of other servers; LOOKUPP leads to folders of the export, and up the way that leads down to it.
 
+pub mod asked;
 mod judged;
 mod made_up;
 mod owners;
 mod question;
 mod slots;
 mod states;
+mod stopped;
 mod walk;
 
+pub use asked::{CompoundAsked, Course, Cursor, OpAsked, Position, Sent};
+pub(super) use asked::{Edit, Piece, Question4};
 pub(super) use owners::Owned;
-pub(super) use question::{Answer4, Question4, fattr3, keeps_sequence};
+pub(super) use question::{Answer4, fattr3, keeps_sequence};
 pub use states::Shared4;
-pub use walk::Course;
 
-use super::calls::{Done, Passed, known};
+use super::env::Env;
 use super::flow::Source;
+use super::known::{Done, Passed, known};
+use super::outcome::Parts;
 use super::pending::{Entry, Met, Print, Question};
-use super::replies::tell_waiters;
 use super::retransmit::{Key, Look, Retransmits, Waiter};
 use super::session::{Held, Session};
-use super::worker::Env;
 use crate::identity::Principal;
-use crate::message::{Asked, Counted};
+use crate::message::Counted;
 use crate::metrics::Totals;
-use crate::places::Place;
-use crate::wire::nfs3::{Handle, Op};
+use crate::wire::nfs3::Op;
 use crate::wire::nfs4::arguments::{self, Argument, CompoundHead};
 use crate::wire::nfs4::{COMPOUND, MINOR_MAX, Op4, status};
 use crate::wire::rpc::{CallHead, Credential, Refusal, mark_of, put_success};
-use crate::wire::xdr::{Reader, get_u32, padded, put_opaque, put_u32, set_u32};
+use crate::wire::xdr::{Reader, get_u32, put_opaque, put_u32, set_u32};
 use std::net::IpAddr;
 use std::ops::Range;
 use std::sync::Arc;
-use walk::{Stop, Walk};
+use stopped::Stopped;
+use walk::Walk;
 
 /// Bytes behind the tag by which calls in one place of a session are told apart.
 const NAMED_BYTES_MAX: usize = 4096;
-
-/// Where the cursor is.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Position {
-    /// There is no current handle.
-    #[default]
-    Nowhere,
-    /// Somewhere in the export.
-    Unknown,
-    /// So many steps below the server's root, on the way to the export.
-    Above(usize),
-    /// In the export.
-    Inside(Place),
-}
-
-impl Position {
-    pub(super) fn place(self) -> Option<Place> {
-        if let Position::Inside(place) = self { Some(place) } else { None }
-    }
-}
-
-/// A current or saved handle.
-#[derive(Clone, Debug, Default)]
-pub struct Cursor {
-    /// Where it is.
-    pub position: Position,
-    /// The handle, if the client has sent it; an earlier operation has found it otherwise.
-    pub handle: Option<Handle>,
-    /// The directory that it was found in, if its handle is known, and its name there.
-    pub name: Option<(Option<Handle>, Box<[u8]>)>,
-    /// True if it is that of an object that a policy makes up: the server never gets it.
-    pub made_up: bool,
-}
-
-/// What the server gets for an operation.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Sent {
-    /// The operation.
-    Same,
-    /// Another one whose result has the same form: a name that was looked up is not looked up again.
-    As(Op4),
-    /// It is one of ours, before the client's next one.
-    Hidden,
-    /// One that must fail, so that its owner's sequence number is used up; the client gets this status.
-    Refused(u32),
-    /// The operation, which shall make a file where there was none; it is asked for again if there is one meanwhile.
-    Guarded,
-    /// Nothing: this is its result.
-    Made(Vec<u8>),
-}
-
-/// What must be known of an operation when its result comes.
-#[derive(Debug)]
-pub struct OpAsked {
-    /// Which one.
-    pub op: Op4,
-    /// What policies were shown, and which of them let it go on, as bits.
-    pub asked: Vec<(Asked, u64)>,
-    /// What the server gets.
-    pub sent: Sent,
-    /// The cursor, for operations whose results bring handles.
-    pub cursor: Option<Box<Cursor>>,
-    /// `maxcount` of READDIR as the client gave it, bytes.
-    pub maxcount: u32,
-    /// Words of the bitmap of the attributes that a READDIR asks for.
-    pub wanted: Box<[u8]>,
-}
-
-/// What must be known of a COMPOUND when its reply comes.
-#[derive(Debug)]
-pub struct CompoundAsked {
-    /// The operations that were forwarded.
-    pub ops: Vec<OpAsked>,
-    /// Number and status of the operation at which it was cut.
-    pub cut: Option<(u32, u32)>,
-    /// Who called.
-    pub caller: Arc<Principal>,
-    /// True if the COMPOUND goes on when these are done; its call is held.
-    pub segment: bool,
-    /// Its place in a session, and its name there (NFSv4.1).
-    pub place: Option<(slots::Place, Key)>,
-}
-
-/// Bytes that are replaced in a record.
-#[derive(Clone, Debug)]
-pub(super) struct Edit {
-    /// Which ones.
-    pub range: Range<usize>,
-    /// By what.
-    pub new: Piece,
-}
-
-/// New bytes.
-#[derive(Clone, Debug)]
-pub(super) enum Piece {
-    /// None: they are left out.
-    Nothing,
-    /// A handle with its length.
-    Handle(Handle),
-    /// These.
-    Bytes(Vec<u8>),
-}
-
-impl Piece {
-    fn bytes(&self) -> usize {
-        match self {
-            Piece::Nothing => 0,
-            Piece::Handle(handle) => 4 + padded(handle.as_bytes().len()),
-            Piece::Bytes(bytes) => bytes.len(),
-        }
-    }
-}
 
 /// Appends the mark of a record of `record_bytes` before the edits, and the record up to `end` with `xid` and the edits,
 /// which are in order.
@@ -383,86 +274,12 @@ impl Session {
             held.as_mut().and_then(|held| held.course.take()).map_or_else(Course::default, |course| *course);
         let print = Print::of(record, record_bytes);
         let way = Way { head, compound, caller, chain, once, unknown, print };
-        let mut walk = Walk::new((record, record_bytes), &way, env, course, judges);
+        let mut walk = Walk::new((&mut *record, record_bytes), &way, env, course, judges);
         let stopped = walk.run(&env.compound.ops, env.compound.refused);
-        let Walk { record, mut course, .. } = walk;
-        let now_us = env.now.steady_us;
-        let end = match stopped {
-            Stop::Wait(wait_us) => {
-                self.held = Some(way.hold(now_us + wait_us, course));
-                return Done::Hold;
-            }
-            Stop::Ask(question) => {
-                if !course.may_ask() {
-                    course.give_up(&way.chain);
-                    tracing::warn!(client = %way.caller.address, "a COMPOUND needs more questions than are allowed");
-                    let refused = Some(env.compound.ops.get(course.next).map_or(0, |op| op.op.number()));
-                    let results = (course.count, course.results.as_slice());
-                    put_answer(answers, head.xid, &tag, results, (status::RESOURCE, refused));
-                    return Done::Skip;
-                }
-                let xid = pending.insert(way.entry(Question::Own4(question.clone()), now_us, None));
-                env.shared.totals.pending.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
-                output.head(|out| out.extend_from_slice(&question.record(xid, &env.shared.server)));
-                self.held = Some(way.hold(u64::MAX, course));
-                return Done::Hold;
-            }
-            Stop::Flush(end) => {
-                let (edits, ops) = (std::mem::take(&mut course.edits), std::mem::take(&mut course.ops));
-                let sent = ops.iter().filter(|op| !matches!(op.sent, Sent::Made(_))).count();
-                let user = course.user.take().and_then(|(user, _)| user);
-                let asked =
-                    CompoundAsked { ops, cut: None, caller: way.caller.clone(), segment: true, place };
-                let xid = pending.insert(way.entry(Question::Compound(Box::new(asked)), now_us, None));
-                env.shared.totals.pending.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
-                // The record stays as it is, for the rest of it is walked through later.
-                let mut part = record.to_vec();
-                set_u32(&mut part, compound.count_at, u32::try_from(sent).unwrap_or(0));
-                set_user(&mut part, &head, user);
-                output.head(|out| put_edited(&part, end, end, xid, &edits, out));
-                self.held = Some(way.hold(u64::MAX, course));
-                return Done::Hold;
-            }
-            Stop::End(end) => end,
-            Stop::Cut(_) => record_bytes,
-        };
-        // What policies let go on of an operation that another has denied, or that an earlier one's failure keeps from the server.
-        course.give_up_now(&way.chain);
-        let cut = course.cut;
-        if cut.is_some() {
-            Totals::count(&env.shared.totals.compounds_cut_total);
-        }
-        if course.ops.is_empty() {
-            let status = cut.map_or(course.status, |(_, status)| status);
-            let results = (course.count, course.results.as_slice());
-            let begin = answers.len();
-            put_answer(answers, head.xid, &tag, results, (status, cut.map(|(number, _)| number)));
-            // Its place in the slot is used up at the server, unless that is what has failed.
-            let placed = course.count > 1 || course.count == 1 && course.status == status::OK;
-            if let (Some(once), true) = (once, compound.minor > 0 && placed) {
-                tell_waiters(once, &answers[begin..], true, env);
-            }
-            return Done::Skip;
-        }
-        // A COMPOUND of which nobody knows what became goes to the server once more, as without FileWall.
-        if known(once, Look::Forward, waiter, answers, env) == Passed::Dealt {
-            course.give_up(&way.chain);
-            return Done::Skip;
-        }
-        set_user(record, &head, course.user.and_then(|(user, _)| user));
-        let forwarded = course.ops.len();
-        let asked = CompoundAsked { ops: course.ops, cut, caller: way.caller.clone(), segment: false, place };
-        let xid = pending.insert(way.entry(Question::Compound(Box::new(asked)), now_us, once));
-        env.shared.totals.pending.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
-        let edits = course.edits;
-        set_u32(record, compound.count_at, u32::try_from(forwarded).unwrap_or(0));
-        if end < record_bytes {
-            output.head(|out| put_edited(record, end, end, xid, &edits, out));
-            return Done::Skip;
-        }
-        let head_end = edits.last().map_or(compound.count_at + 4, |edit| edit.range.end);
-        output.head(|out| put_edited(record, record_bytes, head_end, xid, &edits, out));
-        Done::Forward(head_end)
+        let Walk { course, .. } = walk;
+        let stopped_at = Stopped { way, course, record, record_bytes, place, tag, waiter };
+        let parts = Parts { pending, answers, asides, output, held: &mut self.held };
+        stopped_at.go_on(stopped, parts, env)
     }
 }
 

@@ -5,11 +5,11 @@ use super::compound::{
     Answer4, CompoundAsked, Cursor, Edit, OpAsked, Owned, Piece, Position, Sent, fattr3, keeps_sequence,
     put_edited, put_refused, put_region,
 };
+use super::env::Env;
 use super::flow::Source;
 use super::pending::{Entry, Question};
 use super::replies::{Done, tell_waiters};
 use super::session::{Client, Session};
-use super::worker::Env;
 use crate::identity::Principal;
 use crate::message::{Extra, Reply, Seen};
 use crate::metrics::Totals;

@@ -11,7 +11,8 @@
 //! - Those who were displaced and are not gone yet (their worker ends them) are at most [`LEAVING_MAX`]; then newcomers are refused.
 //!   So descriptors are bounded by the sessions allowed and this.
 
-use super::worker::SessionKey;
+use super::names::SessionKey;
+pub use super::names::Ticket;
 use hashbrown::HashMap;
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
@@ -19,9 +20,6 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 /// Most sessions that are ending because others took their places.
 pub const LEAVING_MAX: usize = 256;
-
-/// A seat, given when a client connects. A later one has a higher number.
-pub type Ticket = u64;
 
 /// Where a session is: its worker, and its name there.
 pub type At = (usize, SessionKey);

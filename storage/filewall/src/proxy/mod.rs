@@ -24,8 +24,13 @@ mod calls;
 mod compound;
 mod compound_replies;
 pub mod door;
+pub mod env;
 pub mod flow;
+pub mod inbox;
+mod known;
 pub mod mounter;
+pub mod names;
+mod outcome;
 pub mod pending;
 mod reload;
 mod replies;
@@ -45,6 +50,7 @@ use crate::wire::nfs3::Handle;
 use crate::wire::portmap::Ports;
 use arc_swap::ArcSwap;
 use door::{Admitted, Door, Ticket};
+use inbox::{Delivery, Inbox};
 use mounter::Job;
 use retransmit::Retransmits;
 use std::net::{IpAddr, SocketAddr, TcpListener, UdpSocket};
@@ -54,7 +60,7 @@ use std::sync::mpsc::{SyncSender, sync_channel};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use weir_base::journal::Journal;
-use worker::{Datagrams, Delivery, Inbox, Worker};
+use worker::{Datagrams, Worker};
 
 /// Longest datagram, bytes.
 pub const MAX_DATAGRAM_BYTES: usize = 65_536;
@@ -332,7 +338,7 @@ impl FileWall {
         let (mounter, jobs) = sync_channel(mounter::JOBS_MAX);
         let (mut inboxes, mut ends) = (Vec::new(), Vec::new());
         for _ in 0..config.workers.max(1) {
-            let (inbox, end) = worker::inbox().map_err(|error| Error::io("make an inbox", error))?;
+            let (inbox, end) = inbox::inbox().map_err(|error| Error::io("make an inbox", error))?;
             inboxes.push(inbox);
             ends.push(end);
         }

@@ -1,12 +1,12 @@
 //! The helper that asks the server for handles of mounts. It waits for the server, so it has a thread of its own; mounts are
 //! rare.
 
-use super::worker::{Delivery, SessionKey};
+use super::inbox::{Delivery, Mounted};
+use super::names::SessionKey;
 use super::{Server, Shared};
 use crate::policy::{Chain, Mount};
 use crate::wire::build::Caller;
 use crate::wire::mount;
-use crate::wire::nfs3::Handle;
 use std::net::TcpStream;
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, RecvTimeoutError};
@@ -28,21 +28,6 @@ pub struct Job {
     pub mount: Mount,
     /// The chain that allowed it.
     pub chain: Arc<Chain>,
-}
-
-/// What the server said.
-#[derive(Debug)]
-pub struct Mounted {
-    /// Session.
-    pub session: SessionKey,
-    /// The client's transaction number.
-    pub xid: u32,
-    /// What policies were told.
-    pub mount: Mount,
-    /// The chain that allowed it.
-    pub chain: Arc<Chain>,
-    /// The handle, or the status of the refusal.
-    pub result: Result<Handle, u32>,
 }
 
 /// How often the server is asked for the export's root until it answers.

@@ -10,11 +10,13 @@
 //!   could not tell two answers apart, and a call that is never answered is one that the client waits for in vain.
 //! - At most [`PENDING_MAX`] calls are pending; when the map is full the session stops reading.
 
-use super::compound::{CompoundAsked, Question4};
+use super::compound::asked::{CompoundAsked, Question4};
 use super::retransmit;
-use crate::message::{Asked, Probe};
+use crate::identity::Principal;
+use crate::message::{Asked, Call, Probe};
 use crate::policy::Chain;
-use crate::wire::nfs3::Status;
+use crate::wire::call::Arguments;
+use crate::wire::nfs3::{Handle, Status};
 use hashbrown::HashMap;
 use std::sync::Arc;
 
@@ -110,6 +112,33 @@ pub struct Entry {
     pub since_us: u64,
     /// Under which key retransmissions on other sessions are recognised, for operations that must happen once.
     pub once: Option<retransmit::Key>,
+}
+
+/// What must be known of a call when its reply comes.
+pub(super) fn remember(
+    call: &Call<'_>,
+    caller: Arc<Principal>,
+    maxcount: u32,
+    datagram: bool,
+    names: bool,
+) -> Asked {
+    let Arguments { op, handle_count, name_count, .. } = call.arguments;
+    let name = |number: usize| (names && number < name_count).then(|| Box::from(call.name(number)));
+    let handle = |number: usize| Handle::new(call.handle(number));
+    Asked {
+        op,
+        caller,
+        handle: handle(0).unwrap_or(Handle::EMPTY),
+        handle_to: if handle_count > 1 { handle(1) } else { None },
+        place: None,
+        name: name(0),
+        name_to: name(1),
+        maxcount,
+        datagram,
+        note: call.note,
+        counted: call.counted,
+        seen: call.seen,
+    }
 }
 
 #[derive(Debug)]

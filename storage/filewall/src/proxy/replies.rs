@@ -1,11 +1,12 @@
 //! What happens to replies: find the call, show both to the policies that saw it, pass on.
 
+use super::env::Env;
 use super::flow::{BadRecord, Source};
+use super::inbox::Delivery;
 use super::pending::{Entry, Question};
 use super::retransmit::{self, Waiter};
 use super::session::{Client, Session};
 use super::settle;
-use super::worker::{Delivery, Env};
 use crate::message::Reply;
 use crate::metrics::Totals;
 use crate::wire::answer;

@@ -11,8 +11,8 @@
 //! second FileWall takes over what the first one had begun: a call is written down before it is forwarded, its reply before
 //! it is sent. It is not synced: it is for the end of a process, not of a machine.
 
+use super::names::SessionKey;
 use super::server::random;
-use super::worker::SessionKey;
 use crate::wire::xdr::set_u32;
 use foldhash::quality::FixedState;
 use hashbrown::HashMap;

@@ -10,11 +10,11 @@
 //!   again what it has no answer to, as it would to a server that came back.
 
 use super::aside::Asides;
-use super::calls::remember;
-use super::door::Ticket;
+use super::env::Env;
 use super::flow::{BACKLOG_BYTES_MAX, Came, Flow};
-use super::pending::{Pending, Question};
-use super::worker::{Delivery, Env, SessionKey};
+use super::inbox::Delivery;
+use super::names::{SessionKey, Ticket};
+use super::pending::{Pending, Question, remember};
 use crate::identity::Principal;
 use crate::message::{Asked, Call, Counted, Told};
 use crate::metrics::Totals;
@@ -90,7 +90,7 @@ pub struct Held {
     /// For a call of NFSv3: what the policies that it has passed know it by.
     pub asked: Option<Box<Asked>>,
     /// For a COMPOUND: where it is.
-    pub course: Option<Box<super::compound::Course>>,
+    pub course: Option<Box<super::compound::asked::Course>>,
 }
 
 /// A session.

@@ -3,7 +3,9 @@
 //! New connections, results of the MOUNT helper, and replies that copies of a call wait for come through an inbox.
 
 use super::door::Ticket;
-use super::mounter::Mounted;
+use super::env::Env;
+use super::inbox::{Delivery, InboxEnd, Mounted};
+use super::names::SessionKey;
 use super::retransmit::put_again;
 use super::session::{Client, Session, Up};
 use super::{MAX_DATAGRAM_BYTES, Shared};
@@ -15,12 +17,11 @@ use crate::wire::nfs4::arguments::Compound;
 use crate::wire::nfs4::results::Results4;
 use crate::wire::reply::Results;
 use hashbrown::HashMap;
-use rustix::event::{EventfdFlags, Timespec, epoll, eventfd};
+use rustix::event::{Timespec, epoll};
 use rustix::fd::{AsFd, OwnedFd};
 use std::net::{IpAddr, SocketAddr, TcpStream, UdpSocket};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::sync::mpsc::{Receiver, Sender, channel};
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
 /// How often late calls and idle sessions are looked for, µs.
@@ -29,78 +30,6 @@ const TICK_US: u64 = 250_000;
 const EVENTS: usize = 128;
 /// Datagrams taken from a socket at once.
 const DATAGRAMS: usize = 64;
-
-/// Name of a session in its worker.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct SessionKey {
-    /// Place.
-    pub slot: u32,
-    /// How often the place was used.
-    pub uses: u32,
-}
-
-/// What comes through the inbox.
-#[derive(Debug)]
-pub enum Delivery {
-    /// A new connection, and its seat.
-    Connection(TcpStream, SocketAddr, Ticket),
-    /// A MOUNT call was carried out.
-    Mounted(Mounted),
-    /// A reply to a call of which this session has sent a copy.
-    Reply {
-        /// The session.
-        session: SessionKey,
-        /// The copy's transaction number.
-        xid: u32,
-        /// The record, with its mark.
-        reply: Arc<[u8]>,
-    },
-    /// Nobody knows what became of the call of which this session has sent a copy.
-    End {
-        /// The session.
-        session: SessionKey,
-    },
-}
-
-/// The other end of an inbox.
-#[derive(Debug)]
-pub struct Inbox {
-    sender: Sender<Delivery>,
-    bell: OwnedFd,
-}
-
-impl Inbox {
-    /// Puts something in and wakes the worker. A worker that has ended hears nothing.
-    pub fn deliver(&self, delivery: Delivery) {
-        if self.sender.send(delivery).is_ok() {
-            self.ring();
-        }
-    }
-
-    /// Wakes the worker.
-    pub fn ring(&self) {
-        // It fails only when the counter is full: then the worker is awake anyway.
-        let _ = rustix::io::write(&self.bell, &1u64.to_ne_bytes());
-    }
-}
-
-/// A worker's own end of its inbox.
-#[derive(Debug)]
-pub struct InboxEnd {
-    receiver: Receiver<Delivery>,
-    bell: OwnedFd,
-}
-
-/// Makes an inbox.
-///
-/// # Errors
-/// What the system says.
-pub fn inbox() -> std::io::Result<(Inbox, InboxEnd)> {
-    let (sender, receiver) = channel();
-    let bell = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
-    let other = bell.try_clone()?;
-    Ok((Inbox { sender, bell: other }, InboxEnd { receiver, bell }))
-}
 
 fn ticker() -> std::io::Result<OwnedFd> {
     use rustix::time::{
@@ -111,40 +40,6 @@ fn ticker() -> std::io::Result<OwnedFd> {
     let times = Itimerspec { it_interval: each, it_value: each };
     timerfd_settime(&ticker, TimerfdTimerFlags::empty(), &times)?;
     Ok(ticker)
-}
-
-/// What a session may use while it works.
-#[derive(Debug)]
-pub struct Env<'a> {
-    /// What all workers share.
-    pub shared: &'a Shared,
-    /// Number of this worker.
-    pub worker: usize,
-    /// What time it is.
-    pub now: Now,
-    /// The chain in force.
-    pub chain: &'a Arc<Chain>,
-    /// Memory for decoding.
-    pub results: &'a mut Results,
-    /// Memory for decoding a COMPOUND.
-    pub compound: &'a mut Compound,
-    /// Memory for decoding the results of a COMPOUND.
-    pub results4: &'a mut Results4,
-    /// Memory for the handles of entries.
-    pub entry_handles: &'a mut EntryHandles,
-    /// Memory for a datagram.
-    pub datagram: &'a mut Vec<u8>,
-    /// The socket of UDP clients.
-    pub udp: Option<&'a UdpSocket>,
-}
-
-impl Env<'_> {
-    /// Sends a datagram; what the network does not take is lost, as on any network.
-    pub fn send_datagram(&self, datagram: &[u8], to: SocketAddr) {
-        if let Some(udp) = self.udp {
-            let _ = udp.send_to(datagram, to);
-        }
-    }
 }
 
 /// Which of a worker's descriptors has something.

@@ -2,12 +2,11 @@
 //! same everywhere and stays good when names come and go.
 
 use super::Router;
-use super::change::Lost;
+use super::asked::Lost;
 use super::names::{Names, Number};
-use super::serve::virtualize;
 use super::server::{Member, ROOT};
 use crate::wire::build::Record;
-use crate::wire::make::Made;
+use crate::wire::make::{Made, at};
 use crate::wire::nfs3::{ATTRIBUTES_BYTES, Handle, Op};
 use crate::wire::xdr::get_u32;
 use std::hash::BuildHasher;
@@ -17,6 +16,14 @@ pub const DEPTH_MAX: usize = 256;
 /// Most entries of a folder.
 pub const ENTRIES_MAX: usize = 1 << 20;
 const SEED: u64 = 0x7765_6972;
+/// File systems of groups are these numbers and the following ones.
+const FSID: u64 = 0x7765_6972_0000;
+
+/// Puts the number of an object and of its group over those of a server's attributes.
+pub(super) fn virtualize(fattr3: &mut [u8], number: Number, group: usize) {
+    fattr3[at::FILEID..at::FILEID + 8].copy_from_slice(&number.to_be_bytes());
+    fattr3[at::FSID..at::FSID + 8].copy_from_slice(&(FSID + group as u64).to_be_bytes());
+}
 
 /// An entry.
 #[derive(Clone, Debug)]

@@ -9,7 +9,7 @@
 //! client's handles, and the numbers of files that it sees, are the same whichever replica answers: when one is lost, another
 //! takes over in the middle of a listing or a file, and clients notice nothing.
 //!
-//! - [`names`]: numbers of objects. - [`server`]: one server. - [`change`]: fan-out. - [`said`]: what was answered. - [`locks`]: order.
+//! - [`names`]: numbers of objects. - [`server`]: one server. - [`asked`]: a call. - [`change`]: fan-out. - [`said`]: what was answered. - [`locks`]: order.
 //! - [`serve`]: calls. - [`listing`]: folders. - [`missed`]: what a replica has missed. - [`rebuild`], [`same`]: what it needs.
 //! - [`book`]: which of them have everything, over restarts. - [`doubt`]: what a server may still carry out.
 //!
@@ -35,6 +35,7 @@
 //! The two names of a hard link are two objects with two numbers. What a server carries out later than the bound of [`doubt`] is not seen
 //! before the next change that it does otherwise.
 
+pub mod asked;
 pub mod book;
 pub mod change;
 pub mod doubt;
@@ -49,7 +50,7 @@ pub mod serve;
 pub mod server;
 
 use crate::error::{Error, Result};
-use crate::proxy::Server;
+use crate::proxy::server::Server;
 use crate::wire::name;
 use arc_swap::ArcSwap;
 use book::{Book, Page};

@@ -7,7 +7,7 @@
 //! What cannot be made the same keeps the replica behind, and the reason is shown. So does what it may still carry out ([`super::doubt`]): one
 //! that has left changes unanswered is compared, waits, and is compared again.
 
-use super::change::{Asked, Lost};
+use super::asked::{Asked, Lost};
 use super::doubt::CLOSED;
 use super::missed::{Extent, Key, Missed};
 use super::names::{Names, Number};

@@ -6,7 +6,7 @@
 //!   not durable, and counts only where all have.
 //! - Attributes that clients build on (kind, mode, owner, group, length) must be the same.
 
-use super::change::Lost;
+use super::asked::Lost;
 use super::server::Answer;
 use crate::wire::make::at;
 use crate::wire::nfs3::{ATTRIBUTES_BYTES, Op, Status, ftype};

@@ -14,7 +14,7 @@
 //!   what it was once asked ([`super::doubt`]). Files with several names are left out, for they change under names that nobody has named.
 
 use super::Router;
-use super::change::Lost;
+use super::asked::Lost;
 use super::listing::{DEPTH_MAX, Item, read_folder};
 use super::missed::{Extent, Key, Missed, Names};
 use super::names::Number;

@@ -1,13 +1,14 @@
 //! Calls of NFSv3 and MOUNT, one connection a thread.
 
-use super::change::{Asked, Lost, committed};
-use super::listing::Item;
+use super::asked::{Asked, Lost};
+use super::change::committed;
+use super::listing::{Item, virtualize};
 use super::names::{Names, Number};
 use super::server::{Answer, Member};
 use super::{CONNECTIONS_MAX, Router};
 use crate::wire::answer;
 use crate::wire::call::arguments;
-use crate::wire::make::{Made, at};
+use crate::wire::make::Made;
 use crate::wire::nfs3::{ATTRIBUTES_BYTES, Handle, Op, PAYLOAD_BYTES_MAX, Status, VERSION};
 use crate::wire::rpc::{CallHead, Refusal, call_head, program, put_refusal, put_success, record_mark};
 use crate::wire::xdr::{Reader, get_u32, put_opaque, set_u32};
@@ -19,14 +20,6 @@ use std::sync::atomic::Ordering;
 
 /// Longest record, bytes.
 const RECORD_BYTES_MAX: usize = PAYLOAD_BYTES_MAX + (64 << 10);
-/// File systems of groups are these numbers and the following ones.
-const FSID: u64 = 0x7765_6972_0000;
-
-/// Puts the number of an object and of its group over those of a server's attributes.
-pub(super) fn virtualize(fattr3: &mut [u8], number: Number, group: usize) {
-    fattr3[at::FILEID..at::FILEID + 8].copy_from_slice(&number.to_be_bytes());
-    fattr3[at::FSID..at::FSID + 8].copy_from_slice(&(FSID + group as u64).to_be_bytes());
-}
 
 /// Accepts connections until the router is stopped.
 pub(super) fn accept(router: &Arc<Router>, listener: &TcpListener) {

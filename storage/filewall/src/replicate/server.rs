@@ -2,7 +2,7 @@
 
 use super::doubt::Doubt;
 use super::missed::Missed;
-use crate::proxy::Server;
+use crate::proxy::server::Server;
 use crate::proxy::server::{Deadline, random};
 use crate::wire::build::{Caller, Record};
 use crate::wire::nfs3::{ATTRIBUTES_BYTES, Handle, Op};

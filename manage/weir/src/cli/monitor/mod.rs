@@ -45,6 +45,7 @@ enum Command {
     /// Show whether all sensors and policies work (exit code 4 if something is wrong)
     Status(top::Brief),
     /// Freeze or kill a cgroup of a host through the controllers, signed
+    #[command(visible_alias = "push")]
     Repair(repair::Repair),
     /// Withdraw a repair; what it froze is thawed
     Withdraw(repair::Withdraw),

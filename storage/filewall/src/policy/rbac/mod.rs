@@ -3,7 +3,7 @@
 //! - [`sessions`]: a user on a machine and its active roles; assignment, delegation, separation of duty, threats.
 //! - [`decide`]: rules in Cedar, compiled to bitmasks for a session and a class of objects.
 //! - [`objects`]: owners and modes, learnt from replies. - [`names`]: what names lead to, likewise; `learning`: from which calls and replies. - [`context`]: what must outlive FileWall.
-//! - [`control`]: the virtual control namespace; [`nodes`]: its objects; `orders`: what is written to it. - [`record`]: the log of LOG and ALARM.
+//! - `file`: what is written of it; `enforce`: what is done with a call. - [`control`]: the virtual control namespace; [`nodes`]: its objects; `orders`: what is written to it. - [`record`]: the log of LOG and ALARM.
 //!
 //! A call that is allowed goes to the server as its object's owner (Algorithm 2, line 19), so the server's own permission bits
 //! for the owner hold. Calls on names (REMOVE, RENAME) are judged by the object that is named, and go as the owner of the
@@ -22,6 +22,8 @@
 pub mod context;
 pub mod control;
 pub mod decide;
+mod enforce;
+mod file;
 mod learning;
 pub mod names;
 pub mod nodes;
@@ -30,14 +32,14 @@ mod orders;
 pub mod record;
 pub mod sessions;
 
-use super::access::access_bits;
+pub use file::{DelegationFile, RbacFile, ThreatFile};
+
 use super::explain::{Question, Step};
-use super::{Context as Core, Mount, Policy, Verdict, does};
+use super::{Context as Core, Mount, Policy, Verdict};
 use crate::identity::{Identities, Principal};
 use crate::message::{Asked, Call, Probe, Reply, Seen};
 use crate::places::{Node, ROOT, Zones};
-use crate::policy::file::Home;
-use crate::policy::time::WindowFile;
+use crate::policy::home::Home;
 use crate::wire::nfs3::{ALL_OPS, ATTRIBUTES_BYTES, Handle, Op, Status, bare};
 use arc_swap::ArcSwapOption;
 use context::{Change, Context, Grant, Grants, hexadecimal};
@@ -47,90 +49,15 @@ use hashbrown::HashMap;
 use names::{Leads, Names};
 use objects::{Object, Objects};
 use record::Record;
-use serde::Deserialize;
 use sessions::{Assignment, Session, Sessions};
 use std::any::Any;
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 /// Most decisions that are remembered; all are forgotten when there are more.
 pub const DECISIONS_MAX: usize = 65_536;
-
-/// The file. Users, roles, hierarchy and static separation of duty are in `kind: identities`.
-#[derive(Clone, Debug, Deserialize)]
-#[serde(deny_unknown_fields, rename_all = "kebab-case")]
-pub struct RbacFile {
-    /// Rules in Cedar.
-    pub rules: String,
-    /// Where changes are kept. A relative path begins at the folder of policies.
-    pub state_file: PathBuf,
-    /// Name of the control folder in the root of the export; without it there is none.
-    #[serde(default)]
-    pub control: Option<String>,
-    /// Roles that are active when a session begins, of those that the user has.
-    pub initial: BTreeSet<String>,
-    /// Roles that may change what others have.
-    #[serde(default)]
-    pub administrators: BTreeSet<String>,
-    /// Sets of roles of which a session may have one active (dynamic separation of duty).
-    #[serde(default)]
-    pub exclusive: Vec<BTreeSet<String>>,
-    /// Roles that others may take over at times.
-    #[serde(default)]
-    pub delegations: Vec<DelegationFile>,
-    /// What makes a user a threat.
-    #[serde(default)]
-    pub threat: Option<ThreatFile>,
-    /// Machines that users work from; a user elsewhere has no role.
-    #[serde(default)]
-    pub machines: BTreeMap<String, Vec<String>>,
-    /// Time zone of windows; the system's if there is none.
-    #[serde(default)]
-    pub timezone: Option<String>,
-    /// Log of LOG and ALARM.
-    #[serde(default)]
-    pub log_file: Option<PathBuf>,
-    /// Others change the server too (a FileWall beside this one, say): for how long to believe who owns what, seconds, and
-    /// names are asked for before they are removed. Without it FileWall is the only way to the server.
-    #[serde(default)]
-    pub known_s: Option<u64>,
-}
-
-/// A role that others may take over.
-#[derive(Clone, Debug, Deserialize)]
-#[serde(deny_unknown_fields, rename_all = "kebab-case")]
-pub struct DelegationFile {
-    /// The role.
-    pub role: String,
-    /// Roles whose members may take it over.
-    pub to: BTreeSet<String>,
-    /// When; always if there are no windows.
-    #[serde(default)]
-    pub time: Vec<WindowFile>,
-}
-
-/// What makes a user a threat.
-#[derive(Clone, Debug, Deserialize)]
-#[serde(deny_unknown_fields, rename_all = "kebab-case")]
-pub struct ThreatFile {
-    /// The only role of a threat.
-    pub role: String,
-    /// Roles for which asking is enough, if the user may never have them.
-    #[serde(default)]
-    pub escalation: BTreeSet<String>,
-    /// So many denied calls within the window.
-    #[serde(default)]
-    pub denials: Option<u32>,
-    /// The window, seconds.
-    #[serde(default = "minute")]
-    pub window_s: u64,
-}
-
-fn minute() -> u64 {
-    60
-}
 
 /// What survives a reload.
 #[derive(Debug)]
@@ -380,228 +307,6 @@ impl Rbac {
             }
         }
     }
-
-    /// Judges an operation on an object: `Ok` if it is allowed.
-    fn judge(
-        &self,
-        call: &Call<'_>,
-        session: &Session,
-        (handle, object): (Handle, Object),
-        node: Node,
-        op: Op,
-        core: &Core<'_>,
-    ) -> Result<Judged, Verdict> {
-        let now = call.now.unix_ms;
-        let decision = self.decision(call.caller, session, &object, node, core.zones, now);
-        let judged = Judged { object, decision };
-        let grants = self.grants(handle.as_bytes());
-        match self.may(call.caller, session, &judged, grants.as_deref(), op) {
-            Some(role) => {
-                if decision.log & op.bit() != 0 {
-                    self.note(call, session, Some(role), "log");
-                }
-                Ok(judged)
-            }
-            None => {
-                if decision.alarm & op.bit() != 0 || session.active == 0 {
-                    self.note(call, session, None, "alarm");
-                }
-                self.kept.sessions.denied(call.caller, now, &self.assignment, &self.kept.context);
-                Err(Verdict::Answer(Status::Acces))
-            }
-        }
-    }
-
-    fn note(&self, call: &Call<'_>, session: &Session, role: Option<u8>, what: &'static str) {
-        let counts = &self.kept.counts;
-        if what == "alarm" {
-            counts.alarms.fetch_add(1, Ordering::Relaxed);
-            tracing::warn!(user = call.caller.label(), client = %call.caller.address, op = %call.op(), "alarm");
-        } else {
-            counts.logged.fetch_add(1, Ordering::Relaxed);
-        }
-        let lattice = &self.assignment.lattice;
-        let role =
-            role.filter(|role| *role != NO_ROLE).map(|role| lattice.name(usize::from(role)).to_string());
-        if let Some(record) = &self.kept.record {
-            record.put(&record::Line {
-                unix_ms: call.now.unix_ms,
-                permission: what,
-                client: call.caller.address.to_string(),
-                user: self.assignment.user_name(call.caller.uid),
-                roles: lattice.names(session.active).map(str::to_string).collect(),
-                role,
-                op: call.op().name(),
-                file: hexadecimal(call.handle(0)),
-                name: (call.arguments.name_count > 0)
-                    .then(|| String::from_utf8_lossy(call.name(0)).into_owned()),
-            });
-        }
-    }
-
-    fn node(&self, core: &Core<'_>, handle: &[u8]) -> Result<Node, Verdict> {
-        if !self.needs_places {
-            return Ok(ROOT.node);
-        }
-        core.places.get(handle).map(|place| place.node).ok_or(Verdict::Answer(core.places.unknown()))
-    }
-
-    fn node_of_name(&self, core: &Core<'_>, folder: &[u8], name: &[u8]) -> Result<Node, Verdict> {
-        if !self.needs_places {
-            return Ok(ROOT.node);
-        }
-        let place = core.places.get(folder).ok_or(Verdict::Answer(core.places.unknown()))?;
-        Ok(core.zones.step(place, name).unwrap_or(place).node)
-    }
-
-    fn handle_of(call: &Call<'_>, number: usize) -> Result<Handle, Verdict> {
-        Handle::new(call.handle(number)).ok_or(Verdict::Answer(Status::BadHandle))
-    }
-
-    /// Algorithm 2 for objects of the server.
-    fn enforce(&self, call: &mut Call<'_>, core: &Core<'_>) -> Result<Verdict, Verdict> {
-        let session = self.session(call.caller, call.now.unix_ms);
-        let op = call.op();
-        let handle = Self::handle_of(call, 0)?;
-        let object = self.object(call, handle)?;
-        let node = self.node(core, call.handle(0))?;
-        let mut folder = object;
-        let judged = match op {
-            Op::Remove | Op::Rmdir | Op::Rename => {
-                let name = call.name(0).to_vec();
-                // As servers do: a name that there cannot be is told before one that there is not.
-                if op == Op::Rename && call.name(1).is_empty() {
-                    return Ok(Verdict::Answer(Status::Inval));
-                }
-                let Some(named) = self.named(call, handle, &name, false)? else {
-                    if call.unknown {
-                        // Perhaps it is gone because this call has happened.
-                        call.unless = Some(Status::Noent);
-                        return Ok(Verdict::Forward);
-                    }
-                    return Ok(Verdict::Answer(Status::Noent));
-                };
-                let inner = self.node_of_name(core, handle.as_bytes(), &name)?;
-                if op == Op::Rename {
-                    self.target(call, &session, core)?;
-                }
-                self.judge(call, &session, named, inner, op, core)?
-            }
-            Op::Link => {
-                folder = self.target(call, &session, core)?;
-                self.judge(call, &session, (handle, object), node, op, core)?
-            }
-            _ => {
-                let judged = self.judge(call, &session, (handle, object), node, op, core)?;
-                // What else it does to the object, or in the folder.
-                let of_another = if op == Op::Create { Op::Setattr.bit() | Op::Write.bit() } else { 0 };
-                for other in does::each(call.does() & !op.bit() & !of_another) {
-                    self.judge(call, &session, (handle, object), node, other, core)?;
-                }
-                self.takes(call, &session, handle, core)?;
-                self.gives_away(call, &session)?;
-                judged
-            }
-        };
-        if let Some(at) = call.arguments.access_at {
-            let grants = self.grants(handle.as_bytes());
-            let allowed = Op::ALL
-                .into_iter()
-                .filter(|op| self.may(call.caller, &session, &judged, grants.as_deref(), *op).is_some())
-                .fold(0, |set, op| set | op.bit());
-            let asked = call.word(at);
-            call.set_word(at, asked & access_bits(allowed));
-        }
-        self.rewrite(call, &session, &folder);
-        Ok(Verdict::Forward)
-    }
-
-    /// A CREATE of NFSv3 that takes a file which is there changes it: it is judged as SETATTR of that file. Where there is none it must
-    /// make one. An OPEN is asked for by what it is for.
-    fn takes(
-        &self,
-        call: &mut Call<'_>,
-        session: &Session,
-        folder: Handle,
-        core: &Core<'_>,
-    ) -> Result<(), Verdict> {
-        let set = call.arguments.set;
-        let changes =
-            set.size.is_some() || set.mode_at.is_some() || set.uid_at.is_some() || set.gid_at.is_some();
-        if call.op() != Op::Create || !call.arguments.takes || !changes || call.compound.is_some() {
-            return Ok(());
-        }
-        let name = call.name(0).to_vec();
-        match self.named(call, folder, &name, false)? {
-            Some(there) => {
-                let inner = self.node_of_name(core, folder.as_bytes(), &name)?;
-                self.judge(call, session, there, inner, Op::Setattr, core)?;
-                if set.size.is_some() {
-                    self.judge(call, session, there, inner, Op::Write, core)?;
-                }
-                Ok(())
-            }
-            None => {
-                let at = call.arguments.names[0].padded_end();
-                call.set_word(at, GUARDED);
-                Ok(())
-            }
-        }
-    }
-
-    /// What is made belongs to who makes it; only administrators give it to others.
-    fn gives_away(&self, call: &Call<'_>, session: &Session) -> Result<(), Verdict> {
-        let Some(at) = call.arguments.set.uid_at.filter(|_| call.op().makes()) else { return Ok(()) };
-        let own = call.compound.is_none() && call.word(at) == call.caller.uid;
-        let may = own || session.active & self.assignment.administrators != 0;
-        if may { Ok(()) } else { Err(Verdict::Answer(Status::Perm)) }
-    }
-
-    /// Judges what a RENAME or LINK does where it leads to. Returns that folder.
-    fn target(&self, call: &mut Call<'_>, session: &Session, core: &Core<'_>) -> Result<Object, Verdict> {
-        let handle = Self::handle_of(call, 1)?;
-        let folder = self.object(call, handle)?;
-        let name = call.name(if call.op() == Op::Link { 0 } else { 1 }).to_vec();
-        let node = self.node(core, handle.as_bytes())?;
-        self.judge(call, session, (handle, folder), node, Op::Create, core)?;
-        if call.op() == Op::Rename
-            && let Some(replaced) = self.named(call, handle, &name, true)?
-        {
-            let inner = self.node_of_name(core, handle.as_bytes(), &name)?;
-            let op = if replaced.1.folder { Op::Rmdir } else { Op::Remove };
-            self.judge(call, session, replaced, inner, op, core)?;
-        }
-        Ok(folder)
-    }
-
-    /// The call goes on as the owner (Algorithm 2, line 19).
-    fn rewrite(&self, call: &mut Call<'_>, session: &Session, owner: &Object) {
-        let caller = call.caller;
-        if caller.uid == owner.uid || caller.uid == 0 && session.active & self.assignment.administrators != 0
-        {
-            return;
-        }
-        let makes = matches!(call.op(), Op::Create | Op::Mkdir | Op::Symlink | Op::Mknod | Op::Link);
-        // Never as root: the policy says who may make something, not that it may belong to root.
-        if makes && (owner.uid == 0 || may_write(caller, owner)) {
-            return;
-        }
-        self.kept.counts.rewritten.fetch_add(1, Ordering::Relaxed);
-        call.set_user(owner.uid, owner.gid);
-    }
-}
-
-/// How a CREATE makes a file only where there is none.
-const GUARDED: u32 = 1;
-
-/// Whether the server would let the caller write into a folder.
-fn may_write(caller: &Principal, folder: &Object) -> bool {
-    let shift = match () {
-        () if caller.uid == folder.uid => 6,
-        () if caller.in_group(folder.gid) => 3,
-        () => 0,
-    };
-    folder.mode >> shift & 0o3 == 0o3
 }
 
 impl Policy for Rbac {

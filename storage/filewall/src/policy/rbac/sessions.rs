@@ -3,8 +3,8 @@
 //! The roles of a session are fixed. Whoever wants others ends it and begins a new one; each has a number of its own, under
 //! which decisions are remembered, so nothing that was decided for one session holds in another.
 
-use super::RbacFile;
 use super::context::{Change, Context};
+use super::file::RbacFile;
 use crate::identity::{Identities, Lattice, Principal};
 use crate::policy::access::subnet;
 use crate::policy::time::{Moment, Window};

@@ -1,5 +1,6 @@
 //! The case study (paper 4.5.1) against a file system of a few names, played at the level of policies.
 
+use super::enforce::GUARDED;
 use super::*;
 use crate::message::{Now, Told};
 use crate::policy::{Chain, Outcome, load};

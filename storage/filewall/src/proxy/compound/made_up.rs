@@ -6,7 +6,7 @@
 //! - The sequence numbers that an OPEN or CLOSE of NFSv4.0 uses up are used up at the server too.
 //! - Reading and writing needs a state that is open here, or none (as NFSv4 has it), and is judged each time besides.
 
-use super::question::Question4;
+use super::asked::Question4;
 use super::states::{State, put_state};
 use super::walk::{Given, Stop, Subject, Walk};
 use super::{Cursor, Sent};

@@ -1,6 +1,7 @@
 //! What FileWall asks the server itself in the words of NFSv4.0, which needs neither a client's number nor a session for it:
 //! COMPOUNDs that change nothing, as root, on the connection of the session whose call is held meanwhile.
 
+use super::asked::Question4;
 use super::walk::put_failing;
 use crate::identity::{Identities, NOBODY};
 use crate::message::{Probe, Told};
@@ -26,35 +27,6 @@ const WANTED: [u32; 2] = [
     1 << ATTRIBUTE_KIND | 1 << ATTRIBUTE_SIZE | 1 << ATTRIBUTE_FSID | 1 << ATTRIBUTE_FILEID,
     1 << (ATTRIBUTE_MODE - 32) | 1 << (ATTRIBUTE_OWNER - 32) | 1 << (ATTRIBUTE_GROUP - 32),
 ];
-
-/// A question.
-#[derive(Clone, Debug)]
-pub enum Question4 {
-    /// What an object, or a name, is.
-    Probe(Probe),
-    /// The folder that a folder is in.
-    Parent(Handle),
-    /// The root of the export.
-    Root,
-    /// Entries of a folder.
-    List {
-        /// The folder.
-        handle: Handle,
-        /// Behind which entry.
-        cookie: u64,
-        /// Longest answer, bytes.
-        bytes: u32,
-    },
-    /// Uses up a sequence number of an owner for an OPEN or CLOSE that the server has nothing to do with.
-    UseUp {
-        /// A folder.
-        handle: Handle,
-        /// The owner, as in OPEN.
-        owner: Vec<u8>,
-        /// The number.
-        seqid: u32,
-    },
-}
 
 /// An answer.
 #[derive(Debug)]

@@ -1,12 +1,14 @@
 //! From operation to operation of a COMPOUND: what each of them does to the cursors, and what policies say of it.
 
-use super::{Cursor, Edit, OpAsked, Piece, Position, Question4, Sent, Way};
-use crate::message::{Asked, Call, InCompound, Seen, Told};
+pub use super::asked::Given;
+
+use super::{Course, Cursor, Edit, OpAsked, Piece, Position, Question4, Sent, Way};
+use crate::message::{Asked, Call, InCompound, Seen};
 use crate::metrics::Totals;
 use crate::places::{Place, ROOT};
 use crate::policy::{Chain, Mount, Outcome};
+use crate::proxy::env::Env;
 use crate::proxy::flow::RECORD_BYTES_MAX;
-use crate::proxy::worker::Env;
 use crate::wire::call::{Arguments, SetSpans};
 use crate::wire::nfs3::{Handle, LISTING_BYTES_MAX, Op, Status};
 use crate::wire::nfs4::arguments::Argument;
@@ -43,62 +45,6 @@ impl From<Status> for Stop {
     fn from(status: Status) -> Stop {
         Stop::Cut(status.number())
     }
-}
-
-/// What policies said of an operation that they let go on, or answer.
-#[derive(Clone, Debug)]
-pub struct Given {
-    /// What they were shown, and which of them let it go on, as bits.
-    pub asked: (Asked, u64),
-    /// Who the server shall think is calling.
-    pub user: Option<(u32, u32)>,
-    /// Results of NFSv3 that a policy has made.
-    pub results: Option<Vec<u8>>,
-}
-
-/// A COMPOUND between two operations: what is kept of it while its call is held.
-#[derive(Debug, Default)]
-pub struct Course {
-    /// Number of the operation at hand.
-    pub next: usize,
-    /// What policies have said of it so far.
-    pub now: Vec<Given>,
-    /// Where the policies go on with it.
-    from: usize,
-    handled: u64,
-    counted: bool,
-    /// What policies were shown when one of them had it wait, and which of them let it go on.
-    waiting: Option<(Asked, u64)>,
-    /// What the server has answered for it.
-    pub told: Vec<Told>,
-    /// What had changed before it was asked.
-    pub seen: Seen,
-    /// The parent of the current folder, or the status of asking for it.
-    pub parent: Option<Result<Handle, u32>>,
-    /// A listing that it has answered, as results of NFSv3.
-    pub listed: Option<(u32, Vec<u8>)>,
-    /// Status of the operation that used up an owner's sequence number.
-    pub used_up: Option<u32>,
-    questions: usize,
-    failing: Option<u32>,
-    /// Current handle.
-    pub current: Cursor,
-    /// Saved handle.
-    pub saved: Cursor,
-    /// What is replaced in the operations below.
-    pub(in crate::proxy) edits: Vec<Edit>,
-    /// Operations that the server has not seen yet, and those between them whose results are made.
-    pub ops: Vec<OpAsked>,
-    /// Results that are known.
-    pub results: Vec<u8>,
-    /// Their number.
-    pub count: u32,
-    /// Status of the last one.
-    pub status: u32,
-    /// Where it is cut: operation and status.
-    pub cut: Option<(u32, u32)>,
-    /// Whose credentials the operations need, and whether they cannot do with others.
-    pub user: Option<(Option<(u32, u32)>, bool)>,
 }
 
 impl Course {

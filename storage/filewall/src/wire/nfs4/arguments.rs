@@ -1,5 +1,6 @@
 //! Arguments of a COMPOUND: where the fields are that FileWall looks at.
 
+use super::parts::{channel, implementation};
 use super::results::Found;
 use super::{
     ATTRIBUTE_SIZE, ATTRIBUTES_BYTES_MAX, ATTRIBUTES_LOCATIONS, NAME_BYTES_MAX, OPAQUE_BYTES_MAX, OPS_MAX,
@@ -461,23 +462,6 @@ fn attributes(reader: &mut Reader<'_>) -> Read<Span> {
     let bits = bitmap(reader)?;
     reader.opaque(ATTRIBUTES_BYTES_MAX)?;
     Ok(bits)
-}
-
-/// `nfs_impl_id4<1>`.
-pub(super) fn implementation(reader: &mut Reader<'_>) -> Read<()> {
-    if reader.length(1)? == 1 {
-        reader.opaque(OPAQUE_BYTES_MAX)?;
-        reader.opaque(OPAQUE_BYTES_MAX)?;
-        reader.take(12)?;
-    }
-    Ok(())
-}
-
-/// `channel_attrs4`.
-pub(super) fn channel(reader: &mut Reader<'_>) -> Read<()> {
-    reader.take(24)?;
-    let words = reader.length(1)?;
-    reader.take(4 * words).map(|_| ())
 }
 
 fn callback_security(reader: &mut Reader<'_>) -> Read<()> {

@@ -1,6 +1,6 @@
 //! Results of a COMPOUND: where handles and entries are.
 
-use super::arguments::{channel, implementation};
+use super::parts::{channel, implementation};
 use super::{
     ATTRIBUTE_FILEID, ATTRIBUTE_FSID, ATTRIBUTE_GROUP, ATTRIBUTE_HANDLE, ATTRIBUTE_KIND, ATTRIBUTE_MODE,
     ATTRIBUTE_OWNER, ATTRIBUTE_SIZE, ATTRIBUTES_BYTES_MAX, ATTRIBUTES_LIMITS, BITMAP_WORDS_MAX,
