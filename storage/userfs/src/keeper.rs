@@ -1,7 +1,7 @@
 //! The process that keeps a mount when the one that serves it dies.
 //!
 //! It mounts nothing and understands no file: it holds descriptors, and forks. The daemon is its child. When it has mounted, it
-//! hands over the connection to the kernel, the segment and the journals ([`Kept`]), and learns by which descriptors the keeper has them, as
+//! hands over the connection to the kernel, the segment, the journals and the counts ([`Kept`]), and learns by which descriptors the keeper has them, as
 //! programs take them from there. When the daemon dies without having ended its mount, a new child begins with them (`Mount::again`):
 //! to programs the mount was only slow for a moment. The kernel holds what they ask meanwhile.
 //!
@@ -39,8 +39,8 @@ const PAUSE: Duration = Duration::from_millis(250);
 const TURN_MS: i64 = 200;
 /// Longest message.
 const WORD_BYTES_MAX: usize = 64 * 1024;
-/// Connection, segment, and two journals of two files.
-const DESCRIPTORS_MAX: usize = 6;
+/// Connection, segment, two journals of two files, and counts.
+const DESCRIPTORS_MAX: usize = 7;
 
 /// What is kept, besides descriptors.
 #[derive(Debug, Clone, Serialize, Deserialize)]
@@ -53,6 +53,7 @@ pub(crate) struct About {
     pub(crate) segment: bool,
     pub(crate) journal: bool,
     pub(crate) passthrough: bool,
+    pub(crate) counts: bool,
 }
 
 /// What outlives a daemon.
@@ -63,6 +64,7 @@ pub(crate) struct Kept {
     pub(crate) segment: Option<OwnedFd>,
     pub(crate) journal: Option<[OwnedFd; 2]>,
     pub(crate) passthrough: Option<[OwnedFd; 2]>,
+    pub(crate) counts: Option<OwnedFd>,
 }
 
 impl Kept {
@@ -72,7 +74,8 @@ impl Kept {
         let segment = if about.segment { Some(all.next()?) } else { None };
         let journal = if about.journal { Some([all.next()?, all.next()?]) } else { None };
         let passthrough = if about.passthrough { Some([all.next()?, all.next()?]) } else { None };
-        Some(Kept { about, kernel, segment, journal, passthrough })
+        let counts = if about.counts { Some(all.next()?) } else { None };
+        Some(Kept { about, kernel, segment, journal, passthrough, counts })
     }
 
     fn holder(&self, process: u32) -> Holder {
@@ -324,9 +327,11 @@ pub(crate) fn descriptors<'a>(
     kernel: &'a OwnedFd,
     segment: Option<&'a OwnedFd>,
     journals: [Option<[BorrowedFd<'a>; 2]>; 2],
+    counts: Option<&'a OwnedFd>,
 ) -> Vec<BorrowedFd<'a>> {
     let mut all = vec![kernel.as_fd()];
     all.extend(segment.map(AsFd::as_fd));
     all.extend(journals.into_iter().flatten().flatten());
+    all.extend(counts.map(AsFd::as_fd));
     all
 }
