@@ -14,6 +14,7 @@ pub mod monitor;
 pub mod names;
 pub mod node;
 mod operators;
+pub mod placing;
 pub mod plane;
 pub mod process;
 pub mod state;
