@@ -117,6 +117,7 @@ fs-suites: ## build two suites that test a file system from outside, for tests o
 
 build:
 	cargo build --release --locked -p weir
+	@scripts/check-size $(WEIR)
 
 require-root:
 	@test "$$(id -u)" = 0 || { echo "This needs root, for network namespaces: run it with sudo or as root."; exit 1; }

@@ -103,6 +103,14 @@ pub enum Error {
         /// What is wrong.
         source: Arc<CodecError>,
     },
+    /// An operation that could not be read again, which is not proposed: it would end every controller that carries out the order.
+    #[error(
+        "this cannot be read again as it would be ordered, which is a fault of this controller: {source}. It is not ordered; please report it"
+    )]
+    Unreadable {
+        /// What is wrong.
+        source: Arc<CodecError>,
+    },
     /// An entry that ended the process whenever it was carried out.
     #[error(
         "the process ended {times} times while it carried out entry {index} of the order ({what}), so it is not tried again. \
@@ -120,6 +128,20 @@ pub enum Error {
         /// SHA-256 of it, in hexadecimal digits.
         digest: String,
         /// Where the file is that says so.
+        dir: String,
+    },
+    /// The log has lost entries that were decided.
+    #[error(
+        "the log in {dir} ends with entry {last}, and the audit proves that entries up to {audited} were decided and acknowledged: they are lost \
+         here. Bring back the whole state directory from a copy that has them; or, when they may stay lost, move its folder 'audit' away and \
+         say 'weir state accept --state DIR --yes': hosts that have later versions are told apart and decided anew"
+    )]
+    BehindAudit {
+        /// Last entry of the log.
+        last: u64,
+        /// Last entry that the audit is complete to.
+        audited: u64,
+        /// Where the log is.
         dir: String,
     },
     /// What is set aside cannot be read.

@@ -143,12 +143,14 @@ impl Hub {
         }
     }
 
-    /// Keeps the list of controllers of a frame, where it is newer, and gives it to every process.
+    /// Keeps the list of controllers of a frame, where it is newer, and gives it to every process. An order that was restored goes on
+    /// in a higher epoch, and may be at a lower version.
     fn take_proof(&mut self, frame: &SignedUpdates) {
         let list = frame.updates.iter().find(|proven| proven.update.key == Key::Controllers);
         let Some(list) = list.filter(|_| !is_endorsed(&frame.header)) else { return };
-        let version = |frame: &SignedUpdates| frame.updates.first().map(|proven| proven.update.version);
-        if self.proof.as_ref().and_then(version) >= Some(list.update.version) {
+        let age = |header: &SignedHeader, list: &ProvenUpdate| (header.header.epoch, list.update.version);
+        let known = self.proof.as_ref().and_then(|proof| Some(age(&proof.header, proof.updates.first()?)));
+        if known >= Some(age(&frame.header, list)) {
             return;
         }
         let proof = SignedUpdates { header: frame.header.clone(), updates: vec![list.clone()] };

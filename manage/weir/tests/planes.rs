@@ -250,6 +250,22 @@ fn a_host_without_a_switch_joins_for_its_planes() {
     assert!(!run.join("control.sock").exists() && !run.join("switch.pid").exists());
     let pushed = lab.client().status().unwrap().actuators.into_iter().find(|one| one.name == "h9").unwrap();
     assert!(pushed.refused.is_empty() && pushed.desired_entries == pushed.acked_entries, "{pushed:?}");
+    // One that is placed here all the same waits, and every place where one looks says why.
+    let why = "host 'h9' has no switch";
+    let document = "kind: network\nname: nowhere\n---\nkind: subnet\nnetwork: nowhere\nname: main\nv4: 10.77.0.0/24\n---\n\
+                    kind: endpoint\nnetwork: nowhere\nname: lost\nsubnet: main\nhost: h9\n";
+    let file = folder.path().join("nowhere.yaml").display().to_string();
+    std::fs::write(&file, document).unwrap();
+    let told = lab.ok(&["apply", "-f", &file, "--yes"]);
+    assert!(told.contains("nowhere/lost: ") && told.contains(why), "{told}");
+    for look in
+        [&["status"][..], &["get", "endpoint", "nowhere/lost"], &["describe", "endpoint", "nowhere/lost"]]
+    {
+        let told = lab.ok(look);
+        assert!(told.contains(why), "{look:?}: {told}");
+    }
+    lab.ok(&["delete", "-f", &file, "--yes"]);
+    wait("h9 to be in sync again", || is("in sync"));
     // Started again it is what it was, also when nobody says so.
     daemon.stop().unwrap();
     wait("h9 to be away", || is("closed"));

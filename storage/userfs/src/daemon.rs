@@ -117,9 +117,10 @@ fn hand_over(mount: &Mount, injector: &str, line: &Line) -> Result<Holder, Error
         segment: segment.is_some(),
         journal: journal.is_some(),
         passthrough: passthrough.is_some(),
+        counts: mount.stats().memory().is_some(),
     };
     let journals = [journal.map(Journal::files), passthrough.map(Journal::files)];
-    let all = line::descriptors(kernel, segment.map(Segment::memory), journals);
+    let all = line::descriptors(kernel, segment.map(Segment::memory), journals, mount.stats().memory());
     line.keep(about, &all).map_err(failed)
 }
 
@@ -131,7 +132,12 @@ fn again(task: Task, kept: Kept, holder: Holder, line: Line) -> Result<Daemon, E
     let life = Life::Again(locate::Left { segment: kept.segment, journal: kept.journal });
     let backend = locate::open_in(&task.backend, &Surroundings::from_environment(), life)?;
     let options = Options { source: task.backend.clone(), kept: true, ..task.options.clone() };
-    let left = mount::Left { kernel: kept.kernel, passthrough: kept.passthrough, device: kept.about.device };
+    let left = mount::Left {
+        kernel: kept.kernel,
+        passthrough: kept.passthrough,
+        counts: kept.counts,
+        device: kept.about.device,
+    };
     let mount = Mount::again(backend, &task.point, &options, left)?;
     let injector = accelerate::start_as(&mount, &kept.about.injector, holder);
     line.serving().map_err(|error| Error::io("telling the keeper of the mount", error))?;

@@ -1,7 +1,7 @@
 //! The process that keeps a mount when the one that serves it dies.
 //!
 //! It mounts nothing and understands no file: it holds descriptors, and forks. The daemon is its child. When it has mounted, it
-//! hands over the connection to the kernel, the segment and the journals ([`line::Kept`]), and learns by which descriptors the keeper has them, as
+//! hands over the connection to the kernel, the segment, the journals and the counts ([`line::Kept`]), and learns by which descriptors the keeper has them, as
 //! programs take them from there. When the daemon dies without having ended its mount, a new child begins with them (`Mount::again`):
 //! to programs the mount was only slow for a moment. The kernel holds what they ask meanwhile.
 //!

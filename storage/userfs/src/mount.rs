@@ -25,8 +25,12 @@ const THREADS: usize = 4;
 const REMOTE_THREADS: usize = 16;
 
 /// Where users have nothing that mounts for them the library only says that a file is missing.
-fn without_helper(error: std::io::Error, failed: impl FnOnce(std::io::Error) -> Error) -> Error {
-    if error.kind() == std::io::ErrorKind::NotFound && !rustix::process::geteuid().is_root() {
+fn without_helper(
+    error: std::io::Error,
+    is_root: bool,
+    failed: impl FnOnce(std::io::Error) -> Error,
+) -> Error {
+    if error.kind() == std::io::ErrorKind::NotFound && !is_root {
         let what =
             format!("running {HELPER}, by which users other than root mount (install the package fuse3)");
         return Error::io(what, error);
@@ -72,6 +76,17 @@ fn last_byte(backend: &dyn Backend, inode: Inode) -> Option<(u64, u8)> {
     (read == 1).then_some((place, last[0]))
 }
 
+/// Counters, where a daemon comes after this one in memory that it finds. Without such memory it begins anew.
+fn counts(kept: bool) -> Stats {
+    let shared = kept.then(Stats::kept).transpose();
+    shared
+        .unwrap_or_else(|error| {
+            tracing::warn!(%error, "a daemon that takes this one's place will count from the beginning");
+            None
+        })
+        .unwrap_or_default()
+}
+
 /// What mounts of ours are called.
 pub(crate) const SUBTYPE: &str = "weir";
 
@@ -103,6 +118,8 @@ pub struct Left {
     pub kernel: OwnedFd,
     /// What the kernel has by itself, where it has.
     pub passthrough: Option<[OwnedFd; 2]>,
+    /// What it counted.
+    pub counts: Option<OwnedFd>,
     /// `st_dev` of all files.
     pub device: u64,
 }
@@ -136,10 +153,11 @@ impl Mount {
             (true, false) => Some(Passthrough::default()),
             (true, true) => Some(Passthrough::kept().map_err(failed)?),
         };
-        let mut mount = Mount::unserved(backend, point, passthrough, options);
+        let mut mount = Mount::unserved(backend, point, (passthrough, counts(options.kept)), options);
         let config = mount.config(options);
         let session = Session::new(mount.server(), &mount.point, &config).map_err(|error| {
-            without_device(Path::new(DEVICE)).unwrap_or_else(|| without_helper(error, failed))
+            let is_root = rustix::process::geteuid().is_root();
+            without_device(Path::new(DEVICE)).unwrap_or_else(|| without_helper(error, is_root, failed))
         })?;
         mount.kernel = Some(session.as_fd().try_clone_to_owned().map_err(failed)?);
         mount.serve(session).map_err(failed)?;
@@ -160,7 +178,8 @@ impl Mount {
     ) -> Result<Mount, Error> {
         let failed = |error| Error::io(format!("serving {} again", point.display()), error);
         let passthrough = left.passthrough.map(Passthrough::again).transpose().map_err(failed)?;
-        let mut mount = Mount::unserved(backend, point.to_owned(), passthrough, options);
+        let stats = left.counts.map(Stats::again).transpose().map_err(failed)?.unwrap_or_default();
+        let mut mount = Mount::unserved(backend, point.to_owned(), (passthrough, stats), options);
         mount.device = left.device;
         let config = mount.config(options);
         let session = again::session(mount.server(), &left.kernel, config, mount.passthrough.is_some());
@@ -176,19 +195,20 @@ impl Mount {
     fn unserved(
         backend: Arc<dyn Backend>,
         point: PathBuf,
-        passthrough: Option<Passthrough>,
+        (passthrough, stats): (Option<Passthrough>, Stats),
         options: &Options,
     ) -> Mount {
+        let stats = Arc::new(stats);
         Mount {
             point,
             read_only: options.read_only || backend.read_only(),
             backend,
-            stats: Arc::default(),
+            passthrough: passthrough.map(|passthrough| Arc::new(passthrough.counting(stats.clone()))),
+            stats,
             device: 0,
             kernel: None,
             session: None,
             stale: Arc::default(),
-            passthrough: passthrough.map(Arc::new),
             teller: None,
             unmounted: false,
         }
@@ -274,7 +294,7 @@ impl Mount {
     /// Opens whose data the kernel reads and writes by itself, and those that it would not take; nothing where it never
     /// does.
     pub fn by_kernel(&self) -> Option<(u64, u64)> {
-        self.passthrough.as_ref().filter(|passthrough| passthrough.is_on()).map(|found| found.counts())
+        self.passthrough.as_ref().filter(|passthrough| passthrough.is_on()).map(|_| self.stats.by_kernel())
     }
 
     /// Counters of operations.
@@ -404,6 +424,23 @@ impl Drop for Mount {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_missing_helper_is_named_to_users() {
+        let said = |kind: std::io::ErrorKind, is_root| {
+            without_helper(kind.into(), is_root, |error| Error::io("mounting at /m", error)).to_string()
+        };
+        let missing = std::io::ErrorKind::NotFound;
+        let to_users = said(missing, false);
+        assert!(
+            to_users.contains("fusermount3") && to_users.contains("install the package fuse3"),
+            "{to_users}"
+        );
+        // Root mounts by itself, and other failures are what they are.
+        for told in [said(missing, true), said(std::io::ErrorKind::PermissionDenied, false)] {
+            assert!(told.contains("mounting at /m") && !told.contains("fuse3"), "{told}");
+        }
+    }
 
     #[test]
     fn a_missing_device_is_named() {

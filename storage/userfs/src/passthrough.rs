@@ -22,12 +22,13 @@
 
 use crate::backend::Inode;
 use crate::journal::Journal;
+use crate::stats::Stats;
 use fuser::{BackingId, FileHandle, FopenFlags, InitFlags, KernelConfig, ReplyOpen};
 use serde::{Deserialize, Serialize};
 use std::collections::HashMap;
 use std::os::fd::OwnedFd;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// How many file systems may lie on each other below: the kernel's own limit.
 const STACKED_MAX: u32 = 2;
@@ -85,8 +86,7 @@ pub(crate) struct Passthrough {
     on: AtomicBool,
     files: Mutex<Files>,
     journal: Option<Journal>,
-    opened: AtomicU64,
-    refused: AtomicU64,
+    stats: Arc<Stats>,
 }
 
 fn wrapped(reply: &ReplyOpen, number: u32) -> BackingId {
@@ -135,9 +135,9 @@ impl Passthrough {
         self.on.load(Ordering::Relaxed)
     }
 
-    /// Opens that the kernel serves by itself, and those that it would not take.
-    pub(crate) fn counts(&self) -> (u64, u64) {
-        (self.opened.load(Ordering::Relaxed), self.refused.load(Ordering::Relaxed))
+    /// Counts there.
+    pub(crate) fn counting(self, stats: Arc<Stats>) -> Passthrough {
+        Passthrough { stats, ..self }
     }
 
     fn files(&self) -> MutexGuard<'_, Files> {
@@ -177,10 +177,10 @@ impl Passthrough {
         let line = Line { inode, number: backing.number, opens: backing.opens };
         self.write_down(&files, line);
         if line.number == NO_NUMBER {
-            self.refused.fetch_add(1, Ordering::Relaxed);
+            self.stats.opened(false);
             return reply.opened(BY_SERVER, FopenFlags::FOPEN_KEEP_CACHE);
         }
-        self.opened.fetch_add(1, Ordering::Relaxed);
+        self.stats.opened(true);
         if let Some(backing) = files.of.get_mut(&inode) {
             let file = backing.file.get_or_insert_with(|| wrapped(&reply, backing.number));
             // With the lock held: a release of the same inode must not be faster.

@@ -78,11 +78,20 @@ impl Core {
             if let EventBody::JoinedBy(by) = &event.body {
                 tokens::join(&mut view, self.joined.get(&by.facts.name), self.now_ms, by)?;
             }
-            let context = (&self.domain, self.believes_one);
+            let context = identities::Context {
+                domain: &self.domain,
+                believes_one: self.believes_one,
+                rules: self.rules,
+            };
+            let comes_back = identities::comes_back(&context, self.registered(), wanted);
             let changed = identities::decide(&mut view, self.registered(), context, self.now_ms, wanted)?;
             clock::decide(&mut view, self.now_ms, wanted)?;
             if let Some((said, digest)) = &request {
                 operators::record(&mut view, said, *digest, version)?;
+            }
+            if let Some(actuator) = comes_back {
+                dedup::forget(&mut view, &SourceId::of_actuator(actuator));
+                dedup::forget_planes(&mut view, actuator);
             }
             dedup::record(&mut view, event, version).map(|()| (plan, changed))
         });

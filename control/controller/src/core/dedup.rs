@@ -7,7 +7,8 @@
 //!
 //! Rejected events leave no trace and may be tried again under their number.
 //!
-//! Only registered sources have a window, and a source that is forgotten loses it. So the table has at most
+//! Only registered sources have a window, and a source that is forgotten loses it; so does one that was revoked and joins with another
+//! key: what the old key signed is refused for its signature, and the numbers of the new one begin where its owner's do. So the table has at most
 //! `WINDOW` slots for each. Who joins again with the same key begins with an empty window, and what it said before it
 //! was forgotten may be decided once more then; a new key (an empty state directory) excludes that.
 

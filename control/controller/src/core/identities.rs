@@ -12,6 +12,7 @@
 //!   is enough (a group that survives crashes only).
 
 use super::operators::{self, By, Operators};
+use super::rules::REVOKED_FOR_ALL;
 use super::since::Rule;
 use super::sources::{SourceKeys, Unauthentic};
 use super::tokens;
@@ -239,17 +240,59 @@ impl<'w, 'v> Work<'w, 'v> {
     }
 }
 
+/// What decisions on identities are about.
+#[derive(Clone, Copy)]
+pub(super) struct Context<'a> {
+    /// The domain.
+    pub domain: &'a Label,
+    /// Whether the word of one controller is enough.
+    pub believes_one: bool,
+    /// By which rules the entry is carried out.
+    pub rules: u32,
+}
+
+/// Who was revoked and comes back by an event, if it is committed: another machine, or the same with other keys.
+pub(super) fn comes_back<'e>(
+    context: &Context<'_>,
+    known: Registered<'_>,
+    event: &'e Event,
+) -> Option<&'e Label> {
+    let EventBody::Joined(facts) = &event.body else { return None };
+    let row = known.identities.row(&SourceId::of_actuator(&facts.name));
+    let is_back = context.rules >= REVOKED_FOR_ALL && row.is_some_and(|row| row.revoked.is_some());
+    is_back.then_some(&facts.name)
+}
+
+/// Refuses a key, or the hash of one, that was revoked, of whoever it was.
+fn never_revoked(
+    context: &Context<'_>,
+    known: Registered<'_>,
+    of: &Work<'_, '_>,
+    key: &[u8; 32],
+) -> Result<(), Rejection> {
+    let taken = match context.rules >= REVOKED_FOR_ALL {
+        true => known.identities.refused_of(key).filter(|whose| **whose != of.source),
+        false => None,
+    };
+    match taken {
+        Some(whose) => {
+            Err(refused(&of.source, format!("this key was revoked as that of {}: make a new one", whose.0)))
+        }
+        None => Ok(()),
+    }
+}
+
 /// Decides on what an event does to identities; gives whose changed. `known` is what is so before the event.
 pub(super) fn decide(
     view: &mut View<'_>,
     known: Registered<'_>,
-    (domain, believes_one): (&Label, bool),
+    context: Context<'_>,
     now_ms: u64,
     event: &Event,
 ) -> Result<Option<SourceId>, Rejection> {
     match &event.body {
         EventBody::Joined(facts) => {
-            let changed = joined(view, known, facts)?;
+            let changed = joined(view, &context, known, facts)?;
             Ok(changed)
         }
         EventBody::Removed { actuator } => {
@@ -259,7 +302,7 @@ pub(super) fn decide(
         }
         EventBody::Identity(about) => {
             let version = view.version();
-            let mut decision = Decision { known, domain, believes_one, now_ms, version };
+            let mut decision = Decision { known, context, now_ms, version };
             decision.about(view, &event.source, about)
         }
         _ => Ok(None),
@@ -269,6 +312,7 @@ pub(super) fn decide(
 /// A key that was revoked does not come back by joining; one that was changed is not changed so.
 fn joined(
     view: &mut View<'_>,
+    context: &Context<'_>,
     known: Registered<'_>,
     facts: &ActuatorFacts,
 ) -> Result<Option<SourceId>, Rejection> {
@@ -284,6 +328,7 @@ fn joined(
     if Rule::UnderlaysApart.holds(view) {
         has_its_own_address(known, facts).map_err(|problem| refused(&source, problem))?;
     }
+    never_revoked(context, known, &Work::of(view, &source), &facts.identity)?;
     let Some(row) = row else { return Ok(None) };
     if row.refused.contains(&facts.identity) {
         let problem = "this key was revoked: begin with an empty state directory and a new token";
@@ -341,8 +386,7 @@ fn removed(view: &mut View<'_>, source: &SourceId) -> Result<Option<SourceId>, R
 
 struct Decision<'a> {
     known: Registered<'a>,
-    domain: &'a Label,
-    believes_one: bool,
+    context: Context<'a>,
     now_ms: u64,
     version: Version,
 }
@@ -362,7 +406,7 @@ impl Decision<'_> {
             return tokens::decide(view, self.now_ms, whose, id, change).map(|()| None);
         }
         if let IdentityEvent::Operator { change, .. } = about {
-            let controllers = (!self.believes_one).then(|| self.known.controllers());
+            let controllers = (!self.context.believes_one).then(|| self.known.controllers());
             let by = By { source: by, controllers, now_ms: self.now_ms };
             return operators::decide(view, &by, whose, change).map(|()| Some(whose.clone()));
         }
@@ -375,12 +419,12 @@ impl Decision<'_> {
             IdentityEvent::Token { .. } | IdentityEvent::Operator { .. } => work.put(),
             IdentityEvent::Certified { key, until_s, .. } => self.certified(work, *key, *until_s),
             IdentityEvent::Rotated(rotation) => {
-                verify_rotation(self.domain, rotation)
+                verify_rotation(self.context.domain, rotation)
                     .map_err(|_| refused(whose, "the change of its key is not signed by both keys"))?;
                 self.rotated(work, rotation.old, rotation.new)
             }
             IdentityEvent::Settled { key, by_key, .. } => {
-                verify_settled(self.domain, whose, key, by_key)
+                verify_settled(self.context.domain, whose, key, by_key)
                     .map_err(|_| refused(whose, "this is not signed by the key that it says it uses"))?;
                 self.settled(work, *key)
             }
@@ -407,6 +451,7 @@ impl Decision<'_> {
         if work.row.refused.contains(&key) {
             return Err(refused(&work.source, "the key of this certificate was revoked"));
         }
+        never_revoked(&self.context, self.known, &work, &key)?;
         work.row.certificates.retain(|known| known.key != key);
         work.row.certificates.push(Certificate { key, until_s, since_ms: self.now_ms });
         let surplus = work.row.certificates.len().saturating_sub(CERTIFICATES_MAX);
@@ -426,6 +471,7 @@ impl Decision<'_> {
         if work.row.refused.contains(&new) {
             return Err(refused(&work.source, "the new key was revoked"));
         }
+        never_revoked(&self.context, self.known, &work, &new)?;
         work.row.previous = Some(old);
         work.row.since_ms = self.now_ms;
         if self.known.is_configured(&work.source) {
@@ -448,7 +494,7 @@ impl Decision<'_> {
 
     /// Whether enough controllers say something; notes this one's word when not.
     fn enough(&self, row: &mut Row, by: &SourceId, about: &IdentityEvent) -> bool {
-        if self.believes_one || !by.is_controller() {
+        if self.context.believes_one || !by.is_controller() {
             return true;
         }
         let controllers = self.known.controllers();
@@ -509,6 +555,7 @@ impl Decision<'_> {
         if work.row.refused.contains(&key) {
             return Err(refused(&work.source, "this key was revoked"));
         }
+        never_revoked(&self.context, self.known, &work, &key)?;
         if self.known.keys_of(&work.source).is_ok_and(|known| known.now == key) {
             return work.put();
         }

@@ -35,6 +35,7 @@ impl Refused {
 pub(super) struct DriverCounters {
     pub overloads: AtomicU64,
     pub offers_failed: AtomicU64,
+    pub unreadable: AtomicU64,
     pub snapshots_failed: AtomicU64,
     pub sessions_refused: AtomicU64,
     /// Addresses on the underlay that actuators said they have and may not.

@@ -155,6 +155,7 @@ fn driver(text: &mut Exposition, shared: &Shared) {
     let driver = [
         ("overloads", load(&counters.overloads)),
         ("own_events_failed", load(&counters.offers_failed)),
+        ("proposals_unreadable", load(&counters.unreadable)),
         ("snapshots_failed", load(&counters.snapshots_failed)),
         ("sessions_refused", load(&counters.sessions_refused)),
         ("underlays_refused", load(&counters.underlays_refused)),

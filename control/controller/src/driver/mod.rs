@@ -292,6 +292,9 @@ impl Controller {
         let mut carrying = Carrying::open(disk.clone())?;
         let ended_at = carrying.ended_at();
         let (last, replayed) = replay(&opened, &mut core, &mut feed, (&mut observer, &mut carrying))?;
+        if let Some(keeper) = &keeper {
+            keeper.must_not_be_ahead(last.index, &*disk)?;
+        }
         let recovered = Recovered { opening: Some(opened.opening().clone()), replayed, ended_at };
         tracing::info!(version = %core.store().version(), replayed, "the controller recovered its state");
 

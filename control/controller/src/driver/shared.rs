@@ -27,7 +27,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Instant;
 use tokio::sync::{mpsc, oneshot, watch};
-use weir_base::codec::encode;
+use weir_base::codec::{decode, encode};
 use weir_base::numbers::Numbers;
 use weir_base::ordered_time::State as ClockState;
 use weir_base::world::Clock;
@@ -522,6 +522,11 @@ impl Shared {
                     self.steps.proposed(name, self.clock.now_ns());
                 }
                 let operation = Bytes::from(encode(item));
+                if let Err(error) = readable(&operation) {
+                    self.counters.unreadable.fetch_add(1, Ordering::Relaxed);
+                    tracing::error!(%error, "an operation is not proposed");
+                    return failed(error);
+                }
                 // Success is answered by the core, which decides in the meantime.
                 let reply = Box::new(move |result: Result<_, weir_order::Error>| {
                     if let Err(error) = result {
@@ -591,6 +596,30 @@ impl Published {
             operators: core.operators().clone(),
             rules: core.rules(),
             own_sequence: core.own_sequence(),
+        }
+    }
+}
+
+/// Whether those who carry an operation out will be able to read it. In an order that survives lies they ask that of each other before
+/// they vote ([`is_reasonable`](crate::core::is_reasonable)); in the others every replica would end at it, and again at each start.
+fn readable(operation: &[u8]) -> Result<(), Error> {
+    match decode::<Item>(operation) {
+        Ok(_) => Ok(()),
+        Err(source) => Err(Error::Unreadable { source: Arc::new(source) }),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_nobody_could_read_again_is_not_proposed() {
+        let read = encode(&marker(7));
+        assert!(readable(&read).is_ok());
+        for bytes in [&read[..read.len() - 1], &[&read[..], &[0]].concat(), b"", &[0xff; 40]] {
+            let said = readable(bytes).unwrap_err().to_string();
+            assert!(said.contains("is not ordered"), "{said}");
         }
     }
 }

@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 use tokio::runtime::{Builder, Runtime};
 use weir_base::codec::encode;
-use weir_base::world::{Disk, RealClock, SimDisk};
+use weir_base::world::{Disk, RealClock, RealDisk, SimDisk};
 use weir_controller::Error;
 use weir_controller::audit::{Auditor, Trusted};
 use weir_controller::driver::{
@@ -275,6 +275,51 @@ impl App for Slow {
         drop(guard);
         Ok(Decision::default())
     }
+}
+
+/// The log is brought back from a copy, with its own proof, and its tail with it; the audit beside it has what was decided since.
+#[test]
+fn a_log_that_ends_before_its_audit_is_refused() {
+    let runtime = runtime();
+    let dir = tempfile::tempdir().unwrap();
+    let [log, copy, audit] = ["log", "copy", "audit"].map(|name| dir.path().join(name));
+    let open_at = |folder: &std::path::Path| {
+        let disk = |path: &std::path::Path| -> Arc<dyn Disk> { Arc::new(RealDisk::open(path).unwrap()) };
+        let mut settings = settings();
+        settings.snapshots.entries = 1_000;
+        settings.audit = Some(AuditPlace { disk: disk(&audit), bytes_max: AUDIT_BYTES_MIN });
+        let until = Instant::now() + BOUND;
+        loop {
+            // The thread that wrote the audit of one that was refused may hold its lock for a moment.
+            match open(&disk(folder), &settings, Arc::new(TestApp)) {
+                Err(error) if error.to_string().contains("in use by") && Instant::now() < until => {
+                    std::thread::sleep(Duration::from_millis(2));
+                }
+                other => return other,
+            }
+        }
+    };
+    let propose = |controller: Controller, from: u64, to: u64| {
+        for number in from..to {
+            runtime.block_on(controller.handle().submit(pair(number))).unwrap();
+        }
+        controller.shutdown();
+    };
+    propose(open_at(&log).unwrap(), 0, 5);
+    std::fs::create_dir(&copy).unwrap();
+    for entry in std::fs::read_dir(&log).unwrap() {
+        let entry = entry.unwrap();
+        std::fs::copy(entry.path(), copy.join(entry.file_name())).unwrap();
+    }
+    propose(open_at(&log).unwrap(), 5, 9);
+    let error = open_at(&copy).err().map(|error| error.to_string()).unwrap_or_default();
+    for words in ["ends with entry", "the audit proves", "weir state accept"] {
+        assert!(error.contains(words), "'{error}' does not say '{words}'");
+    }
+    // The whole log is taken, and so is the old one when the audit is out of the way.
+    propose(open_at(&log).unwrap(), 9, 10);
+    std::fs::rename(&audit, dir.path().join("audit-before")).unwrap();
+    propose(open_at(&copy).unwrap(), 5, 6);
 }
 
 #[test]

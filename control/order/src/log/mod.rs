@@ -262,7 +262,7 @@ impl Log {
                 bytes = found.torn_bytes,
                 records = found.torn_records,
                 last_index = found.last.index,
-                "cut a torn tail; nothing in it was acknowledged"
+                "cut a torn tail; nothing in the log or beside it says that any of it was acknowledged"
             );
         }
         settle_tail(&found).map_err(|error| Error::io("settling the tail of", &name, &dir, error))?;

@@ -118,7 +118,7 @@ impl Contacts {
             let why = format!(
                 "it has lost its log (it had entry {index}, and has it no more), and with it how it voted: the others take its vote, fill it, and give \
                  it its vote again, by themselves where they are a majority without it. Where they are not: stop it, 'weir group remove {replica}', \
-                 empty its state directory, start it with --join-group, and add it again"
+                 say 'weir state rejoin' for its state directory, start it with --join-group, and add it again ('weir group add')"
             );
             tracing::error!(replica, index, "replica lost its log");
             locked(&self.lost).insert(replica, why);

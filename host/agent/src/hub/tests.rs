@@ -236,6 +236,14 @@ fn what_single_controllers_endorsed_is_for_those_who_know_them() {
     assert_eq!(switch.unwrap().updates[0].update.key, Key::Controllers);
     assert_eq!(sent(&mut echo), [(Key::Controllers, 7)]);
     hub.route(signed(vec![(Key::Controllers, 6)]));
+    // A restored order's is newer, whatever its version.
+    let mut restored = signed(vec![(Key::Controllers, 3)]);
+    restored.header.header.epoch = 2;
+    let mut restored_hub = Hub::with_proof(hub.proof().cloned());
+    restored_hub.route(restored.clone());
+    assert_eq!(restored_hub.proof(), Some(&restored));
+    restored_hub.route(signed(vec![(Key::Controllers, 8)]));
+    assert_eq!(restored_hub.proof(), Some(&restored));
     let mut later = come(&mut hub, 2, "later", None, &[]);
     assert_eq!((sent(&mut echo), sent(&mut later)), (vec![], vec![(Key::Controllers, 7)]), "the newest");
     let members = weir_model::entry::ControllersEntry { phase: 1, threshold: 1, members: [].into() };

@@ -33,8 +33,9 @@ use tokio::sync::mpsc::error::TrySendError;
 use tokio::time::MissedTickBehavior;
 use weir_model::local::{FromSwitch, ToSwitch};
 use weir_model::session::{ToActuator, ToController};
+use weir_model::signed::BatchHeader;
 use weir_model::update::Refusal;
-use weir_model::{Ack, Key, Version};
+use weir_model::{Ack, Key};
 
 /// Events of the switch are dropped when fewer places than this are left: they are the first to go.
 const EVENTS_RESERVE: usize = TO_CONTROLLER_MAX / 2;
@@ -87,7 +88,7 @@ struct Driver {
     /// The planes beside the switch.
     hub: Hub,
     /// Which list of controllers is in the state directory: the index of its batch.
-    proof_kept: Option<Version>,
+    proof_kept: Option<BatchHeader>,
     /// Of updates that no plane takes.
     refusals: Vec<Ack>,
     /// Number of the list of controllers that is followed.
@@ -178,7 +179,7 @@ impl Driver {
         let controllers = plan.settings.controllers.clone();
         let shares = Shares::new(join::group_key(&plan.state_dir).as_ref());
         let proof = planes::read_proof(&plan.state_dir);
-        let proof_kept = proof.as_ref().map(|proof| proof.header.header.index);
+        let proof_kept = proof.as_ref().map(|proof| proof.header.header.clone());
         let mut driver = Driver {
             shared,
             plan,

@@ -118,7 +118,8 @@ pub struct ApplyResponse {
     /// Changed endpoints whose port does not carry traffic within `waitMs`, and why: `red/web at h1: …`. At most 100.
     #[serde(default)]
     pub not_ready: Vec<String>,
-    /// Changed endpoints that are placed on a host that has not joined: they wait for it. At most 100.
+    /// Changed endpoints that are placed on a host that has not joined, which they wait for, or where there is no switch, and why. At
+    /// most 100.
     #[serde(default)]
     pub without_host: Vec<String>,
     /// Changed resources of planes that the plane's process does not have in force within `waitMs`, and why, where that was said:

@@ -3,6 +3,7 @@
 use super::consent::Consent;
 use super::output::{self, Format, paint, table};
 use super::{Failure, Output, parse_id};
+use crate::roles::placing;
 use clap::Args;
 use comfy_table::Color;
 use serde_json::{Value, json};
@@ -136,9 +137,9 @@ fn ports_down(client: &Client, items: &[ResourceView]) -> BTreeMap<String, Strin
     let unknown = items.iter().filter_map(|view| match view.resource.of_networks()? {
         Resource::Endpoint(endpoint) => {
             let host = endpoint.host.as_ref()?;
-            let known = actuators.iter().any(|actuator| actuator.name == host.as_str());
-            let name = format!("{}/{}", endpoint.network, endpoint.name);
-            (!known).then(|| (name, format!("no host {host} has joined")))
+            let known = actuators.iter().find(|actuator| actuator.name == host.as_str());
+            let problem = placing::problem(host.as_str(), known.map(|known| known.role))?;
+            Some((format!("{}/{}", endpoint.network, endpoint.name), problem))
         }
         _ => None,
     });
@@ -308,6 +309,11 @@ impl Describe {
         }
         let json = serde_json::to_value(&view).map_err(|error| Failure::Input(error.to_string()))?;
         put!("{}", output::yaml(&json)?);
+        for (name, reason) in ports_down(client, std::slice::from_ref(&view)) {
+            if view.resource.id().to_string().ends_with(&format!("/{name}")) {
+                say!("No traffic: {reason}");
+            }
+        }
         let (network, tags) = match view.resource.of_networks() {
             Some(Resource::Network(network)) => (&network.name, None),
             Some(Resource::Endpoint(endpoint)) => (&endpoint.network, Some(endpoint.tags.clone())),

@@ -15,6 +15,7 @@ pub mod names;
 pub mod node;
 mod operators;
 pub mod own;
+pub mod placing;
 pub mod plane;
 pub mod process;
 pub mod state;

@@ -339,9 +339,13 @@ impl<M: Mind> Slow<M> {
     }
 
     fn entries(&self, after: Option<&Key>) -> Answer {
-        let behind = self.in_force_behind(after);
+        let gate = self.kept.gate();
+        let behind: Box<dyn Iterator<Item = (&Key, &InForce)>> = match after {
+            Some(after) => Box::new(gate.iter_after(after)),
+            None => Box::new(gate.iter()),
+        };
         let (mut entries, mut bytes, mut last) = (Vec::new(), 0, true);
-        for (key, in_force) in behind {
+        for (key, in_force) in behind.filter(|(key, _)| !self.unapplied.contains(*key)) {
             let Some(entry) = &in_force.entry else { continue };
             if entries.len() == ENTRIES_CHUNK || bytes > ENTRIES_BYTES {
                 last = false;

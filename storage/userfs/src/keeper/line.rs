@@ -13,8 +13,8 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 
 /// Longest message.
 const WORD_BYTES_MAX: usize = 64 * 1024;
-/// Connection, segment, and two journals of two files.
-const DESCRIPTORS_MAX: usize = 6;
+/// Connection, segment, two journals of two files, and counts.
+const DESCRIPTORS_MAX: usize = 7;
 
 /// What is kept, besides descriptors.
 #[derive(Debug, Clone, Serialize, Deserialize)]
@@ -27,6 +27,7 @@ pub(crate) struct About {
     pub(crate) segment: bool,
     pub(crate) journal: bool,
     pub(crate) passthrough: bool,
+    pub(crate) counts: bool,
 }
 
 /// What outlives a daemon.
@@ -37,6 +38,7 @@ pub(crate) struct Kept {
     pub(crate) segment: Option<OwnedFd>,
     pub(crate) journal: Option<[OwnedFd; 2]>,
     pub(crate) passthrough: Option<[OwnedFd; 2]>,
+    pub(crate) counts: Option<OwnedFd>,
 }
 
 impl Kept {
@@ -46,7 +48,8 @@ impl Kept {
         let segment = if about.segment { Some(all.next()?) } else { None };
         let journal = if about.journal { Some([all.next()?, all.next()?]) } else { None };
         let passthrough = if about.passthrough { Some([all.next()?, all.next()?]) } else { None };
-        Some(Kept { about, kernel, segment, journal, passthrough })
+        let counts = if about.counts { Some(all.next()?) } else { None };
+        Some(Kept { about, kernel, segment, journal, passthrough, counts })
     }
 
     pub(super) fn holder(&self, process: u32) -> Holder {
@@ -148,9 +151,11 @@ pub(crate) fn descriptors<'a>(
     kernel: &'a OwnedFd,
     segment: Option<&'a OwnedFd>,
     journals: [Option<[BorrowedFd<'a>; 2]>; 2],
+    counts: Option<&'a OwnedFd>,
 ) -> Vec<BorrowedFd<'a>> {
     let mut all = vec![kernel.as_fd()];
     all.extend(segment.map(AsFd::as_fd));
     all.extend(journals.into_iter().flatten().flatten());
+    all.extend(counts.map(AsFd::as_fd));
     all
 }

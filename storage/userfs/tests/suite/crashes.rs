@@ -294,6 +294,32 @@ fn survives(kept: &Kept, links: bool) {
     );
 }
 
+/// What is counted goes on: operations, and opens that the kernel serves by itself.
+#[test]
+fn counts_survive_their_daemons() {
+    let dir = |folder: &Path| format!("dir:{}", folder.join("under").display());
+    let Some(kept) = Kept::start("counts_survive", dir, &[]) else { return };
+    let calls = |operation: &str| {
+        let counts = kept.status().unwrap().operations;
+        counts.iter().find(|count| count.operation == operation).map_or(0, |count| count.calls)
+    };
+    for round in 1..=3_u64 {
+        for number in 0..20 {
+            fs::create_dir(kept.root().join(format!("{round}-{number}"))).unwrap();
+            let path = kept.root().join(format!("{round}-{number}-file"));
+            fs::write(&path, "x").unwrap();
+            assert_eq!(fs::read(&path).unwrap(), b"x");
+        }
+        assert_eq!(calls("make_directory"), 20 * round);
+        if let Some(opens) = kept.status().unwrap().acceleration.by_kernel {
+            assert!(opens >= 20 * round, "{opens} of {}", 20 * round);
+        }
+        kept.next_daemon();
+        assert_eq!(calls("make_directory"), 20 * round, "another daemon counts on");
+    }
+    kept.end();
+}
+
 #[test]
 fn memory_survives_its_daemons() {
     let Some(kept) = Kept::memory("memory_survives") else { return };

@@ -1,6 +1,7 @@
 //! Keys change, are revoked and come back, as events of a core, and as that core reads them back from a snapshot.
 
 use super::*;
+use crate::core::dedup;
 use crate::core::scheduler::SchedulerSettings;
 use crate::core::{Core, CoreSettings, Input, Item, Outcome, Output};
 use std::sync::Arc;
@@ -325,4 +326,102 @@ fn a_controller_changes_its_own_key() {
     world.decided(1, revoked(controller(2)));
     world.rejected(1, revoked(controller(1)), "only controller");
     assert_eq!(world.core.identities().refused_of(&new.public()), Some(&controller(2)));
+}
+
+impl World {
+    /// With the rules of this release, or as a log of an earlier one is carried out.
+    fn under(rules: u64) -> World {
+        let mut world = World::new(2, true);
+        let Item::Operations { now_ms, origin, ticket, batch } = crate::core::marker(1) else {
+            unreachable!()
+        };
+        let batch = weir_store::Batch { settled_below: rules, ..batch };
+        let marker = Item::Operations { now_ms, origin, ticket, batch };
+        world.core.step(Input::Ordered(vec![marker]), &mut Vec::new());
+        assert_eq!(u64::from(world.core.rules()), rules);
+        world
+    }
+
+    fn joins_as(&mut self, name: &str, last: u8, by: &KeyPair) -> Outcome {
+        let underlay = std::net::Ipv4Addr::new(192, 0, 2, last).into();
+        let facts = ActuatorFacts { name: label(name), role: Role::Host, identity: by.public(), underlay };
+        self.says(controller(1), &key(1), EventBody::Joined(facts))
+    }
+
+    /// What becomes of the host's report under a number, signed with a key.
+    fn numbered(&mut self, sequence: u64, by: &KeyPair) -> Outcome {
+        let kept = std::mem::replace(&mut self.sequence, sequence - 1);
+        let (through_gateway, direct, turns) = (Vec::new(), Vec::new(), Vec::new());
+        let report = UsageReport { actuator: label("h1"), window_ms: 1, through_gateway, direct, turns };
+        let outcome = self.says(host(), by, EventBody::Usage(report));
+        self.sequence = kept;
+        outcome
+    }
+}
+
+#[test]
+fn who_comes_back_with_another_key_begins_with_an_empty_window() {
+    for rules in [1, u64::from(crate::core::RULES)] {
+        let mut world = World::under(rules);
+        let (old, fresh) = (key(50), key(52));
+        world.joins(&old);
+        for sequence in 1_000..1_000 + dedup::WINDOW {
+            assert!(matches!(world.numbered(sequence, &old), Outcome::Committed(_)));
+        }
+        world.decided(1, revoked(host()));
+        world.joins(&fresh);
+        // The clock of the new machine is behind the old one's, so its numbers are.
+        let found = world.numbered(7, &fresh);
+        match rules {
+            1 => assert_eq!(found, Outcome::TooOld, "a log of an earlier release is decided as it was"),
+            _ => assert!(matches!(found, Outcome::Committed(_)), "{found:?}"),
+        }
+        if rules == 1 {
+            continue;
+        }
+        assert!(matches!(world.numbered(7, &fresh), Outcome::Duplicate(_)), "once");
+        for sequence in [1_000, 1_255, 1_256] {
+            let replayed = world.numbered(sequence, &old);
+            assert_eq!(replayed, Outcome::Unauthentic(Unauthentic::BadSignature), "{sequence}");
+        }
+        world.again(2, true);
+        assert!(matches!(world.numbered(8, &fresh), Outcome::Committed(_)));
+        assert!(matches!(world.numbered(7, &fresh), Outcome::Duplicate(_)));
+    }
+}
+
+#[test]
+fn a_key_that_was_revoked_is_taken_of_nobody() {
+    let introduced = |by: &KeyPair| IdentityEvent::Introduced { whose: controller(3), key: by.public() };
+    let certified = |whose: &str, key: [u8; 32]| {
+        let whose = SourceId::of_actuator(&label(whose));
+        IdentityEvent::Certified { whose, key, until_s: 100 }
+    };
+    let (lost, other) = (key(50), key(51));
+    let prepared = |rules: u64| {
+        let mut world = World::under(rules);
+        world.joins_as("h1", 1, &lost);
+        world.decided(1, certified("h1", [7; 32]));
+        world.joins_as("h2", 2, &other);
+        world.decided(1, revoked(host()));
+        world
+    };
+    let rotated = sign_rotation(&label("d"), SourceId::of_actuator(&label("h2")), &other, &lost);
+    let mut world = prepared(crate::core::RULES.into());
+    let why = "was revoked as that of actuator/h1";
+    match world.joins_as("h3", 3, &lost) {
+        Outcome::Rejected(rejection) => assert!(rejection.to_string().contains(why), "{rejection}"),
+        other => panic!("{other:?}"),
+    }
+    world.rejected(1, introduced(&lost), why);
+    world.rejected(1, IdentityEvent::Rotated(rotated.clone()), why);
+    world.rejected(1, certified("h2", [7; 32]), why);
+    world.decided(1, introduced(&key(53)));
+    assert!(matches!(world.joins_as("h3", 3, &key(54)), Outcome::Committed(_)));
+    // What an earlier release ordered stays as it was decided.
+    let mut world = prepared(1);
+    assert!(matches!(world.joins_as("h3", 3, &lost), Outcome::Committed(_)));
+    world.decided(1, introduced(&lost));
+    world.decided(1, IdentityEvent::Rotated(rotated));
+    world.decided(1, certified("h2", [7; 32]));
 }

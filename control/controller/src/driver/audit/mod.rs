@@ -125,6 +125,8 @@ pub struct AuditPage {
 pub struct Keeper {
     inbox: SyncSender<Job>,
     shared: Arc<Shared>,
+    /// The place in the order up to which the chain was complete when it was opened.
+    opened_at: u64,
 }
 
 impl Keeper {
@@ -169,7 +171,20 @@ impl Keeper {
         };
         let thread = std::thread::Builder::new().name("controller-audit".into()).spawn(run);
         let thread = thread.map_err(Error::system("starting a thread"))?;
-        Ok((Keeper { inbox, shared }, thread, last.term))
+        Ok((Keeper { inbox, shared, opened_at: last.term }, thread, last.term))
+    }
+
+    /// Refuses an order that ends before the chain does: the entries between them were decided, and answered. Only where an entry is
+    /// decided when it is durable here: a member of a group may have decided what only others have on their disks yet.
+    ///
+    /// # Errors
+    /// [`Error::BehindAudit`].
+    pub fn must_not_be_ahead(&self, last: u64, disk: &dyn Disk) -> Result<(), Error> {
+        let audited = self.opened_at;
+        if audited > last {
+            return Err(Error::BehindAudit { last, audited, dir: disk.describe() });
+        }
+        Ok(())
     }
 
     fn give(&self, job: Job) {

@@ -11,6 +11,7 @@ use weir_model::local::{FromSwitch, ToSwitch};
 use weir_model::session::{STATE_CHUNK_KEYS, ToController};
 use weir_model::signed::SignedUpdates;
 use weir_model::{Ack, Key};
+use weir_trust::batch::Verifier;
 use weir_trust::identity::sign_acks;
 
 /// What of a frame is for the switch; the planes get theirs.
@@ -24,21 +25,34 @@ pub(super) fn part_of_switch(hub: &mut Hub, refusals: &mut Vec<Ack>, frame: ToSw
 /// The list of controllers as the group signed it, in the state directory: a process that comes later is given it.
 const PROOF_FILE: &str = "controllers.proof";
 
-/// The list that was kept; none where there is no file, or one that cannot be read: then the next one is waited for.
+/// The list that was kept; none where there is no file, one that cannot be read, or one of another group than this host trusts now,
+/// which it was in before: then the next one is waited for, whatever its version.
 pub(super) fn read_proof(state_dir: &Path) -> Option<SignedUpdates> {
     let bytes = std::fs::read(state_dir.join(PROOF_FILE)).ok()?;
     let proof = decode::<SignedUpdates>(&bytes);
-    proof.inspect_err(|error| tracing::warn!(%error, "the list of controllers that was kept is damaged")).ok()
+    let proof = proof
+        .inspect_err(|error| tracing::warn!(%error, "the list of controllers that was kept is damaged"))
+        .ok()?;
+    let domain = join::membership(state_dir).ok().flatten()?.domain;
+    let mut verifier = Verifier::new(domain, join::group_key(state_dir)?);
+    let is_ours = verifier.verify_header_by(&proof.header, None);
+    is_ours
+        .inspect_err(
+            |error| tracing::info!(%error, "the list of controllers that was kept is of another group"),
+        )
+        .ok()?;
+    Some(proof)
 }
 
 impl Driver {
     /// Keeps the list of controllers where another one came.
     pub(super) fn keep_proof(&mut self) {
         let Some(proof) = self.hub.proof() else { return };
-        let index = proof.header.header.index;
-        if self.proof_kept.replace(index) == Some(index) {
+        let header = &proof.header.header;
+        if self.proof_kept.as_ref() == Some(header) {
             return;
         }
+        self.proof_kept = Some(header.clone());
         let path = self.plan.state_dir.join(PROOF_FILE);
         if let Err(error) = weir_base::file::replace(&path, &encode(proof), 0o600) {
             tracing::warn!(path = %path.display(), %error, "the list of controllers is not kept for planes that come later");
@@ -158,3 +172,6 @@ impl Driver {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

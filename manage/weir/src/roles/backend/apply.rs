@@ -3,6 +3,7 @@
 use super::names::Names;
 use super::waits::Waits;
 use super::{Controlled, WAIT_MAX_MS, api_error, planes, ports, resources};
+use crate::roles::placing;
 use serde_json::Value;
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -95,7 +96,7 @@ fn text_of(
 struct Seen {
     /// To each resource.
     changes: Vec<ResourceChange>,
-    /// Which of its endpoints are placed on a host that has not joined.
+    /// Which of its endpoints are placed where no port can be.
     without_host: Vec<String>,
 }
 
@@ -109,12 +110,10 @@ fn seen(store: &Store, request: &Apply) -> Seen {
         seen.changes.push(change);
         if let Some(Resource::Endpoint(endpoint)) = &new
             && let Some(host) = &endpoint.host
-            && fabric::actuator(store, host).is_none()
+            && let Some(problem) = placing::problem_at(store, host)
         {
             match seen.without_host.len() < ENDPOINTS_TOLD_MAX {
-                true => seen
-                    .without_host
-                    .push(format!("{}/{}: no host '{host}' has joined", endpoint.network, endpoint.name)),
+                true => seen.without_host.push(format!("{}/{}: {problem}", endpoint.network, endpoint.name)),
                 false => untold += 1,
             }
         }

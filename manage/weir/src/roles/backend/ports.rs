@@ -1,15 +1,19 @@
 //! Ports that carry no traffic: what hosts say of their devices.
 
 use super::Controlled;
+use crate::roles::placing;
 use std::collections::BTreeMap;
 use std::time::Duration;
 use tokio::task::JoinSet;
 use tokio::time::Instant;
 use weir_api::types::PortDown;
 use weir_apps::fabric;
+use weir_model::event::Role;
 use weir_model::local::{Answer, PortStatus, Question};
 use weir_model::resource::{Endpoint, Kind, PortState, Resource, ResourceId};
 use weir_model::{Change, Entry, Key, Label, Plan};
+use weir_store::Store;
+use weir_switch::ports::vhost::session::awaits_guest;
 
 /// Most hosts asked at once.
 const ASKED_MAX: usize = 256;
@@ -80,8 +84,7 @@ impl Controlled {
                 name: status.name.endpoint.clone(),
             };
             let stored = fabric::resource(&store, &id).map(|stored| stored.resource);
-            // A virtual machine comes and goes as it likes.
-            matches!(stored, Some(Resource::Endpoint(endpoint)) if is_wanted(&endpoint))
+            matches!(stored, Some(Resource::Endpoint(endpoint)) if is_missed(&endpoint, &status.reason))
         };
         let down = |ports: Vec<PortStatus>| {
             let down = ports.into_iter().filter(|status| !status.up && wanted(status));
@@ -120,7 +123,28 @@ impl Controlled {
     }
 }
 
-fn is_wanted(endpoint: &Endpoint) -> bool {
-    let device = endpoint.attachment.as_ref().is_none_or(|attachment| attachment.kind.is_device());
-    endpoint.state == PortState::Up && device
+/// Endpoints that are placed where something has joined that has no ports of endpoints, by its name.
+pub(super) fn without_switch(store: &Store) -> BTreeMap<Label, Vec<PortDown>> {
+    let others = fabric::actuators(store).filter(|known| known.facts.role != Role::Host);
+    let others: BTreeMap<Label, Role> = others.map(|known| (known.facts.name, known.facts.role)).collect();
+    let mut down: BTreeMap<Label, Vec<PortDown>> = BTreeMap::new();
+    if others.is_empty() {
+        return down;
+    }
+    for stored in fabric::resources(store, Some(Kind::Endpoint), None) {
+        let Resource::Endpoint(endpoint) = stored.resource else { continue };
+        let Some(host) = endpoint.host.as_ref().filter(|_| endpoint.state == PortState::Up) else { continue };
+        let problem = others.get(host).and_then(|role| placing::problem(host.as_str(), Some(*role)));
+        let Some(reason) = problem else { continue };
+        let endpoint = format!("{}/{}", endpoint.network, endpoint.name);
+        down.entry(host.clone()).or_default().push(PortDown { endpoint, reason });
+    }
+    down
+}
+
+/// Whether a port that carries nothing for this reason should. A virtual machine comes and goes as it likes; one that is there and
+/// cannot be served is told.
+fn is_missed(endpoint: &Endpoint, reason: &str) -> bool {
+    let is_device = endpoint.attachment.as_ref().is_none_or(|attachment| attachment.kind.is_device());
+    endpoint.state == PortState::Up && (is_device || !awaits_guest(reason))
 }

@@ -1,7 +1,7 @@
 //! What the domain is like now.
 
 use super::names::Names;
-use super::{Controlled, api_error, planes, resources};
+use super::{Controlled, api_error, planes, ports, resources};
 use crate::roles::health;
 use std::collections::{BTreeMap, BTreeSet};
 use weir_api::ApiError;
@@ -35,6 +35,7 @@ impl Controlled {
             .filter(|known| is_host(known) && hosts.contains(&known.facts.name))
             .map(|known| known.facts.name);
         let mut down = self.ports_down(hosts.collect()).await;
+        down.append(&mut ports::without_switch(&published.store));
         let actuators = fabric::actuators(&published.store)
             .map(|known| {
                 let name = known.facts.name.clone();

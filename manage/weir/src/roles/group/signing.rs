@@ -8,6 +8,7 @@ use super::{Engine, Group};
 use crate::failure::Failure;
 use crate::roles::state::kept_key;
 use bytes::Bytes;
+use std::collections::BTreeSet;
 use std::os::unix::fs::DirBuilderExt;
 use std::path::Path;
 use std::sync::{Arc, OnceLock};
@@ -64,6 +65,24 @@ pub fn open(
     Ok(members(quorum, peers))
 }
 
+/// How far a dealing is.
+struct Dealt {
+    /// Who has shares, as the order knows it.
+    members: BTreeSet<u64>,
+    /// Of which dealing.
+    phase: u64,
+    /// The next one is under way.
+    is_open: bool,
+    /// Of which dealing this controller has its own share.
+    own_phase: u64,
+}
+
+impl Dealt {
+    fn is_done(&self, voters: &BTreeSet<u64>, after: u64) -> bool {
+        self.members == *voters && !self.is_open && self.phase > after && self.own_phase == self.phase
+    }
+}
+
 impl Group {
     /// Tells this member's part who leads and who is in the group.
     pub(super) fn tell_members(&self) {
@@ -98,25 +117,27 @@ impl Group {
         })
     }
 
-    /// Returns when the members have shares of a dealing later than `after`, and nobody else has.
+    /// Returns when the members have shares of a dealing later than `after`, and nobody else has: as the order knows it, and this
+    /// controller its own.
     pub async fn shares_dealt(&self, handle: &ControllerHandle, after: u64) -> Result<(), ApiError> {
-        if self.members.is_none() {
-            return Ok(());
-        }
+        let Some(own) = &self.members else { return Ok(()) };
         let until = Instant::now() + DEALING_BOUND;
         while Instant::now() < until {
             let keys = handle.group_keys();
-            let voters = self.engine.voters();
-            let members = keys.members();
-            let same = members.iter().map(|id| u64::from(*id)).eq(voters.iter().copied());
-            if same && keys.open().is_none() && keys.phase() > after {
+            let dealt = Dealt {
+                members: keys.members().into_iter().map(u64::from).collect(),
+                phase: keys.phase(),
+                is_open: keys.open().is_some(),
+                own_phase: own.status().share_phase,
+            };
+            if dealt.is_done(&self.engine.voters(), after) {
                 return Ok(());
             }
             self.tell_members();
             tokio::time::sleep(DEALING_LOOK).await;
         }
         Err(ApiError::unavailable(format!(
-            "the members of the group have no new shares of its key after {} s: those that 'weir group list' shows must \
+            "the members of the group, this controller among them, have no new shares of its key after {} s: those that 'weir group list' shows must \
              run and be reached; the shares are dealt as soon as they are",
             DEALING_BOUND.as_secs()
         )))
@@ -135,5 +156,26 @@ impl Group {
         let before = handle.group_keys().phase();
         members.input(Input::Refresh);
         self.shares_dealt(handle, before).await
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_dealing_is_done_when_the_answering_controller_has_its_share_too() {
+        let voters = BTreeSet::from([1, 2, 3]);
+        let done = || Dealt { members: voters.clone(), phase: 4, is_open: false, own_phase: 4 };
+        assert!(done().is_done(&voters, 3));
+        for not_yet in [
+            Dealt { own_phase: 3, ..done() },
+            Dealt { is_open: true, ..done() },
+            Dealt { members: BTreeSet::from([1, 2]), ..done() },
+            Dealt { members: BTreeSet::from([1, 2, 3, 4]), ..done() },
+        ] {
+            assert!(!not_yet.is_done(&voters, 3));
+        }
+        assert!(!done().is_done(&voters, 4), "that is the dealing before");
     }
 }

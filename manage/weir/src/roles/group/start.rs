@@ -75,18 +75,23 @@ fn look(config: &GroupConfig, state_dir: &Path, log: &Path) -> Result<Founding, 
         )));
     }
     if empty && was.is_some() {
-        return Err(Failure::Input(format!(
-            "{} has no log, and this controller was a member of the group: without its log it cannot know how it has \
-             voted. Bring the log back; or remove controller {own} ('weir group remove {own}' at another one), say \
-             'weir state rejoin --state {} --yes', start it with --join-group, and add it again ('weir group add')",
-            log.display(),
-            state_dir.display()
-        )));
+        return Err(Failure::Input(log_lost(log, state_dir, &own)));
     }
     let first = config.founders.keys().next();
     // Where all are founders, nobody has to say so.
     let founds = config.order == Ordering::Raft && empty && first == Some(&config.id);
     Ok(if founds { Founding::Found } else { Founding::Nothing })
+}
+
+/// Why one that has lost its log does not start, and the cure; docs/operate/group.md has the same.
+fn log_lost(log: &Path, state_dir: &Path, own: &str) -> String {
+    format!(
+        "{} has no log, and this controller was a member of the group: without its log it cannot know how it has \
+         voted. Bring the log back; or remove controller {own} ('weir group remove {own}' at another one), say \
+         'weir state rejoin --state {} --yes', start it with --join-group, and add it again ('weir group add')",
+        log.display(),
+        state_dir.display()
+    )
 }
 
 /// Which member it is, and of which order.
@@ -292,6 +297,36 @@ pub async fn found(group: &Group, config: &GroupConfig) -> Result<(), Failure> {
 #[allow(clippy::unwrap_used)]
 mod tests {
     use super::*;
+
+    /// Where the same is told: the refusal, the page, and the log of the others.
+    #[test]
+    fn one_that_has_lost_its_log_has_one_cure_wherever_it_is_told() {
+        let page = include_str!("../../../../../docs/operate/group.md");
+        let page = page.split_once("**It has lost its log.**").unwrap().1;
+        let page = page.split_once("If the whole directory is gone").unwrap().0;
+        let others = include_str!("../../../../../control/raft/src/net/contacts.rs");
+        let others = others.split_once("it has lost its log (it had entry").unwrap().1;
+        let refusal = log_lost(Path::new("/s/group"), Path::new("/s"), "3");
+        for told in [page, &refusal, others] {
+            let mut from = 0;
+            for step in ["weir group remove", "weir state rejoin", "--join-group", "weir group add"] {
+                let at =
+                    told[from..].find(step).unwrap_or_else(|| panic!("no '{step}' after {from} in: {told}"));
+                from += at + step.len();
+            }
+        }
+    }
+
+    /// No step needs what one before it has deleted.
+    #[test]
+    fn a_copy_of_the_domains_keys_is_kept_for_who_comes_back() {
+        let page = include_str!("../../../../../docs/operate/group.md");
+        let mut lines = page.lines().skip_while(|line| !line.contains("Delete `domain-keys.json`"));
+        assert!(lines.next().unwrap().contains("keep one copy in a safe place"));
+        let after: Vec<&str> = lines.collect();
+        assert!(after[0].contains("is added, needs it"), "{}", after[0]);
+        assert!(after.iter().any(|line| line.contains("`domain-keys.json` in its place again")));
+    }
 
     #[test]
     fn a_member_file_that_says_so_already_is_not_written() {
