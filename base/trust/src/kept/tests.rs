@@ -146,8 +146,7 @@ fn parts_are_all_of_it_in_order() {
     assert!(kept.take(&frame(1, all), 100, &mut InHand::default()).failure.is_none());
     let even = |key: &Key| matches!(key, Key::Members { bucket, .. } if bucket % 2 == 0);
     for wanted in [|_: &Key| true, even] {
-        let whole: Vec<Key> =
-            kept.gate().iter().map(|(key, _)| key.clone()).filter(|key| wanted(key)).collect();
+        let whole: Vec<Key> = kept.gate().iter().map(|(key, _)| key.clone()).filter(&wanted).collect();
         for most in 1..=12 {
             let (mut cursor, mut got) = (Cursor::default(), Vec::new());
             loop {
