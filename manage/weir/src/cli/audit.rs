@@ -66,7 +66,7 @@ pub(in crate::cli) struct Whose {
 pub(super) struct List {
     #[command(flatten)]
     whose: Whose,
-    /// Only these kinds: began, event, repair, batch, signed, acks, keys, fault, contradiction, misdeed, reached, took-over
+    /// Only these kinds: began, event, repair, batch, signed, acks, keys, fault, contradiction, misdeed, reached, took-over, set-aside, left-out
     #[arg(long, value_name = "KIND", value_delimiter = ',')]
     kind: Vec<String>,
     /// Only what names this: a source, a host, a resource, a key of a switch, a subject
@@ -555,3 +555,18 @@ fn describe(record: &Record) -> String {
         }
     }
 }
+        Record::LeftOut(left_out) => {
+            let members: Vec<String> =
+                left_out.promises.iter().map(|(member, ..)| member.to_string()).collect();
+            let by = left_out
+                .word
+                .as_ref()
+                .map(|word| format!(", as {} said", word.operator.0))
+                .unwrap_or_default();
+            format!(
+                "entry {} ({}) is left out{by}: nothing of it was done; promised by controllers {}",
+                left_out.index,
+                to_hex(&left_out.sha256),
+                members.join(", ")
+            )
+        }

@@ -19,6 +19,7 @@ mod ordered;
 pub(crate) mod output;
 mod plan;
 mod plane;
+mod set_aside;
 mod shown;
 mod state;
 mod store;
@@ -69,13 +70,18 @@ impl Global {
         let lab = self.of_lab.then(|| PathBuf::from(context::LAB));
         let variable = std::env::var_os(CONTEXT_VARIABLE).map(PathBuf::from);
         let mut context = context::load(lab.or_else(|| self.context.clone()).or(variable).as_deref())?;
-        let variable = std::env::var_os(OPERATOR_VARIABLE).map(PathBuf::from);
-        if let Some(path) = self.operator.clone().or(variable) {
-            context.operator = Some(operator::read(&path)?);
+        if let Some(key) = self.operator()? {
+            context.operator = Some(key);
         }
         Ok(context)
     }
 }
+
+    /// The operator's key that is named here, if one is.
+    fn operator(&self) -> Result<Option<weir_api::operator::OperatorKey>, Failure> {
+        let variable = std::env::var_os(OPERATOR_VARIABLE).map(PathBuf::from);
+        self.operator.clone().or(variable).map(|path| operator::read(&path)).transpose()
+    }
 
 /// Names the context where the command line does not. It is no `env` of the argument: `weir filewall` has one of the same name.
 const CONTEXT_VARIABLE: &str = "WEIR_CONTEXT";
@@ -217,7 +223,7 @@ pub fn run(arguments: Arguments) -> Result<ExitCode, Failure> {
         Command::Store(command) => command.run(&arguments.global.context()?),
         Command::Group(group::Group::Keys(command)) => command.run(),
         Command::Group(group::Group::Identity(command)) => command.run(),
-        Command::Group(group::Group::SetAside(command)) => command.run(),
+        Command::Group(group::Group::SetAside(command)) => command.run(arguments.global.operator()?),
         Command::Group(command) => command.run(&connect()?),
         Command::State(command) => command.run(),
         Command::Domain(command) => command.run(&connect()?),

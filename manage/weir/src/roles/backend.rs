@@ -96,7 +96,9 @@ pub(super) fn api_error(error: Error) -> ApiError {
         Error::Overloaded { .. } => ApiError::overloaded(message),
         Error::WatchTooOld { .. } => ApiError::too_old(message),
         Error::WatchAhead { .. } => ApiError::not_reached(message),
-        Error::NotConnected(_) | Error::NoAnswer { .. } | Error::Clocks => ApiError::unavailable(message),
+        Error::NotConnected(_) | Error::NoAnswer { .. } | Error::Clocks | Error::Held(_) => {
+            ApiError::unavailable(message)
+        }
         Error::Order(weir_order::Error::Overloaded { .. }) => ApiError::overloaded(message),
         Error::Order(
             weir_order::Error::NoQuorum
