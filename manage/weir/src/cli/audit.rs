@@ -23,7 +23,8 @@ use weir_api::client::Client;
 use weir_bft::{Conflict, Convicted, Evidence};
 use weir_controller::audit::{Auditor, Checked, Contradiction, Ended, Record, SeenFault, Trusted, kind_of};
 use weir_model::Change;
-use weir_model::event::{ActuatorFacts, EventBody, Transaction, Wanted};
+use weir_model::approval::Approval;
+use weir_model::event::{ActuatorFacts, EventBody, NewRule, Transaction, Wanted};
 use weir_model::identity::{IdentityEvent, TokenChange};
 use weir_model::join::{from_hex, to_hex};
 use weir_model::operator::{OperatorChange, OperatorFacts, OperatorRole};
@@ -337,7 +338,7 @@ impl Export {
 }
 
 /// A time as people write it, in UTC.
-fn time(wall_ms: u64) -> String {
+pub(super) fn time(wall_ms: u64) -> String {
     let time = i64::try_from(wall_ms).ok().and_then(|ms| jiff::Timestamp::from_millisecond(ms).ok());
     time.map_or_else(|| format!("{wall_ms} ms"), |time| time.to_string())
 }
@@ -427,6 +428,21 @@ fn wants(body: &EventBody) -> String {
         }
         EventBody::Said(said) => {
             format!("{} asks: {} {}", said.author().0, kind_of(said.body()), wants(said.body()))
+        }
+        EventBody::Approval(about) => match &**about {
+            Approval::Given(of) => format!("{} is approved", to_hex(of)),
+            Approval::Refused(of) => format!("{} is refused", to_hex(of)),
+            Approval::Needed(needs) => {
+                let kinds = needs.kinds.iter().map(|(kind, need)| format!("{kind} needs {}", need.approvals));
+                some(
+                    kinds.chain(
+                        needs.kinds.is_empty().then(|| "every request needs its author alone".to_owned()),
+                    ),
+                )
+            }
+        },
+        EventBody::Rule(NewRule::OwnersCertificates) => {
+            "certificates count by the word of their owners' keys".to_owned()
         }
         EventBody::Clock { wall_ms } => format!("wall time is {}", time(*wall_ms)),
         EventBody::Speaks { name, protocol } => format!("{name} speaks protocol {protocol} of sessions"),
@@ -546,15 +562,6 @@ fn describe(record: &Record) -> String {
         Record::SetAside { index, sha256 } => {
             format!("entry {index} ({}) was set aside by an operator: nothing of it was done", to_hex(sha256))
         }
-        Record::TooLarge { kind, bytes, .. } => format!("{kind} of {bytes} bytes: only its digest is kept"),
-        Record::Reached { index } => format!("the order was followed up to {index}"),
-        Record::TookOver { after, index, version } => {
-            format!(
-                "the state after {index} was taken over, at {version}; what came behind {after} is not here"
-            )
-        }
-    }
-}
         Record::LeftOut(left_out) => {
             let members: Vec<String> =
                 left_out.promises.iter().map(|(member, ..)| member.to_string()).collect();
@@ -570,3 +577,12 @@ fn describe(record: &Record) -> String {
                 members.join(", ")
             )
         }
+        Record::TooLarge { kind, bytes, .. } => format!("{kind} of {bytes} bytes: only its digest is kept"),
+        Record::Reached { index } => format!("the order was followed up to {index}"),
+        Record::TookOver { after, index, version } => {
+            format!(
+                "the state after {index} was taken over, at {version}; what came behind {after} is not here"
+            )
+        }
+    }
+}

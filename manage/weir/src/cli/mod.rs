@@ -1,6 +1,7 @@
 //! The command line.
 
 mod apply;
+mod approvals;
 mod audit;
 mod clock;
 mod consent;
@@ -18,8 +19,8 @@ pub(crate) mod operator;
 mod ordered;
 pub(crate) mod output;
 mod plan;
-mod plane;
 mod set_aside;
+mod plane;
 mod shown;
 mod state;
 mod store;
@@ -75,13 +76,13 @@ impl Global {
         }
         Ok(context)
     }
-}
 
     /// The operator's key that is named here, if one is.
     fn operator(&self) -> Result<Option<weir_api::operator::OperatorKey>, Failure> {
         let variable = std::env::var_os(OPERATOR_VARIABLE).map(PathBuf::from);
         self.operator.clone().or(variable).map(|path| operator::read(&path)).transpose()
     }
+}
 
 /// Names the context where the command line does not. It is no `env` of the argument: `weir filewall` has one of the same name.
 const CONTEXT_VARIABLE: &str = "WEIR_CONTEXT";
@@ -132,6 +133,9 @@ enum Command {
     /// List, rotate and revoke keys and certificates of hosts, gateways and controllers
     #[command(subcommand)]
     Identity(identity::Identity),
+    /// List, show, approve and reject requests that wait for several operators, and say what has to wait
+    #[command(subcommand)]
+    Approvals(approvals::Approvals),
     /// Make an operator's key; list, add, change and remove the operators whose signed requests are taken
     #[command(subcommand)]
     Operator(operator::Operator),
@@ -229,6 +233,7 @@ pub fn run(arguments: Arguments) -> Result<ExitCode, Failure> {
         Command::Domain(command) => command.run(&connect()?),
         Command::Audit(command) => command.run(connect),
         Command::Identity(command) => command.run(&connect()?),
+        Command::Approvals(command) => command.run(&connect()?),
         Command::Operator(operator::Operator::Key(command)) => command.run(),
         Command::Operator(command) => command.run(&connect()?),
         Command::Plane(command) => command.run(&connect()?),
