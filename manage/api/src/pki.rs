@@ -34,6 +34,8 @@ use x509_parser::prelude::FromDer as _;
 /// DNS name that only administrators' certificates carry.
 pub const ADMIN_DNS_NAME: &str = "admin.weir.internal";
 
+/// Length of the values of the attribute with the word of a certificate's owner, bytes.
+const DER_SET_BYTES: usize = 68;
 /// How far an actuator's clock may be behind the controller's.
 const CLOCKS_APART: Duration = Duration::from_secs(3600);
 /// Life of a controller's certificate. A controller makes itself one at each start, and every [`CONTROLLER_RENEWAL`].
@@ -208,7 +210,11 @@ fn owner_in(csr_pem: &str) -> Option<Signature> {
     let (_, request) = X509CertificationRequest::from_der(&der).ok()?;
     let mut attributes = request.certification_request_info.iter_attributes();
     let is_owner = |oid: &Oid<'_>| oid.iter().is_some_and(|arcs| arcs.eq(OWNER_OID));
-    attributes.find(|attribute| is_owner(&attribute.oid)).and_then(|attribute| of_der_set(attribute.value))
+    let oid = &attributes.find(|attribute| is_owner(&attribute.oid))?.oid;
+    // Of an attribute that the parser does not know it gives the name alone: the values stand behind that.
+    let name = [&[0x06, u8::try_from(oid.as_bytes().len()).ok()?][..], oid.as_bytes()].concat();
+    let at = der.windows(name.len()).position(|bytes| bytes == name)? + name.len();
+    of_der_set(der.get(at..at + DER_SET_BYTES)?)
 }
 
 /// SHA-256 of the first certificate (DER) of a PEM text, 64 hex digits.

@@ -25,8 +25,8 @@ pub(super) async fn approve(
     Strict(request): Strict<ApprovalRequest>,
 ) -> Result<Json<ApprovalResponse>, ApiError> {
     let digest = from_hex(&id).ok_or_else(|| {
-        ApiError::invalid(format!(
-            "id: '{id}' is none: the 64 hexadecimal digits of a request that waits are wanted ('weir approvals list')"
+        ApiError::not_found(format!(
+            "no request '{id}' waits: the 64 hexadecimal digits of one are wanted ('weir approvals list')"
         ))
     })?;
     backend.approve(caller, digest, request.approve).await.map(Json)
