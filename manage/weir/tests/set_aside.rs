@@ -26,7 +26,8 @@ fn is_alive(lab: &Lab, controller: &str) -> bool {
     lab.program(controller).is_some_and(|program| program.alive())
 }
 
-/// Starts what ended, until every controller waits; gives the entry. One ends at it a few times, as often as those with it let it come so far.
+/// Starts what ended, until every controller waits; gives the entry. Each ends at it a few times, as often as enough of the others run to let it
+/// come so far.
 fn all_wait(lab: &Lab) -> (u64, String) {
     let mut found: BTreeMap<&str, (u64, String)> = BTreeMap::new();
     wait("every controller to wait before the entry", || {
@@ -73,7 +74,11 @@ fn scenario(lab: &Lab, name: &str, told: &'static str) {
     let mut put = lab.command();
     put.args(["store", "put", &table, "k", "v"]).stdout(Stdio::null()).stderr(Stdio::null());
     let mut put = put.spawn().unwrap();
-    wait("every controller to end", || !lab.controllers().iter().any(|one| is_alive(lab, one)));
+    // The last ones may not have heard that it is ordered.
+    let enough = lab.controllers().len() / 2;
+    wait("too many to end for the others to go on", || {
+        lab.controllers().iter().filter(|one| is_alive(lab, one)).count() <= enough
+    });
     let _ends = put.kill();
     put.wait().unwrap();
 
