@@ -57,7 +57,7 @@ fn member(text: &str) -> Result<AddMember, String> {
         )
     };
     let mut parts = text.split(',').map(str::trim);
-    let id = parts.next().and_then(|id| id.parse().ok()).ok_or_else(wrong)?;
+    let id: u64 = parts.next().and_then(|id| id.parse().ok()).ok_or_else(wrong)?;
     let mut next = || parts.next().filter(|part| !part.is_empty()).map(str::to_string).ok_or_else(wrong);
     let (replica, api, session) = (next()?, next()?, next()?);
     if parts.next().is_some() {

@@ -50,7 +50,7 @@ impl Controlled {
         let snapshot = self.handle.inspect(|core| core.snapshot()).await.map_err(api_error)?;
         let bytes = tokio::task::spawn_blocking(move || snapshot.to_bytes().len() as u64).await;
         let state_bytes = bytes.map_err(|error| ApiError::internal(error.to_string()))?;
-        self.has_room(state_bytes)?;
+        self.holds_two_of(state_bytes)?;
         let actuators = self.handle.published().joined.len() as u64;
         let mut answer = ConvertResponse { replica, state_bytes, actuators, version: None };
         if !request.dry_run {
@@ -158,7 +158,8 @@ impl Controlled {
         own.map_err(|error| ApiError::internal(error.to_string()))
     }
 
-    fn has_room(&self, state_bytes: u64) -> Result<(), ApiError> {
+    /// Whether the disk has room for a group's log and its snapshots of such a state.
+    fn holds_two_of(&self, state_bytes: u64) -> Result<(), ApiError> {
         let dir: &Path = self.own.state_dir();
         let found = rustix::fs::statvfs(dir);
         let found = found.map_err(|error| ApiError::internal(format!("{}: {error}", dir.display())))?;

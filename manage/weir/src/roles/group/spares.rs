@@ -18,7 +18,7 @@ use std::time::{Duration, Instant};
 use weir_api::ApiError;
 use weir_api::types::{GroupMember, GroupReplaced, GroupSuspicion};
 use weir_base::codec::{decode, encode};
-use weir_controller::core::group::{Member, Roster, Spare, Step, Words};
+use weir_controller::core::group::{Member, Roster, Spare, Step};
 use weir_controller::driver::ControllerHandle;
 use weir_controller::quorum::ShareProof;
 use weir_controller::watch::{Act, Look, Watch};
