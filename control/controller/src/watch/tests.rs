@@ -310,7 +310,7 @@ fn one_that_flaps_for_hours_is_replaced_at_most_once_an_hour_and_not_at_all_when
 
 #[test]
 fn one_liar_of_four_and_two_of_seven_have_no_honest_member_replaced_and_keep_no_dead_one() {
-    for seed in 0..8 {
+    for seed in 0..2 {
         for kind in [Kind::Accuses, Kind::Silent, Kind::Wavers] {
             let mut world = World::new(seed, 4, 2, false);
             world.kinds.insert(2, kind);
