@@ -12,7 +12,7 @@ use std::sync::Arc;
 use weir_base::codec::{decode, encode};
 use weir_base::world::Rng;
 use weir_controller::core::scheduler::{Mode, SchedulerSettings};
-use weir_controller::core::{Core, CoreSettings, Input, Item, Outcome, Output, decode_batch};
+use weir_controller::core::{APART, Core, CoreSettings, Input, Item, Outcome, Output, decode_batch, marker};
 use weir_model::event::{ActuatorFacts, Event, EventBody, SignedEvent, SourceId, UsageReport};
 use weir_model::identity::IdentityEvent;
 use weir_model::signed::{SignedAcks, SignedUpdates};
@@ -158,6 +158,9 @@ impl Simulation {
             violations: Vec::new(),
             _dir: dir,
         };
+        if mode == Mode::Linear {
+            simulation.proposals.push(marker(simulation.now_ms, APART));
+        }
         for number in 0..ACTUATOR_NAMES.len() {
             simulation.join(number);
         }
