@@ -22,7 +22,7 @@ use super::{Mode, Node, Scheduler};
 use crate::core::Output;
 use serde::Serialize;
 use std::collections::BTreeMap;
-use weir_model::{Dependency, Key, Label, Version};
+use weir_model::{Dependency, Key, Label, Version, edges};
 
 /// A place in the line.
 #[derive(Debug)]
@@ -175,25 +175,30 @@ impl Scheduler {
         Some((&slot.held[at], at))
     }
 
-    /// The update that goes next: one of the first event. That is passed over only while something of it waits for what was given up.
+    /// The update that goes next: one of the first event. That is passed over only while something of it waits for what was given up, and
+    /// so is what waits for an event that was passed over.
     fn next_in_line(&self) -> Option<(Node, usize)> {
         let mut places = self.line.places.iter().peekable();
+        let mut passed = false;
         while let Some(((version, _), _)) = places.peek().copied() {
-            let (mut by_plan, mut passes) = (None, false);
+            let (mut by_claim, mut passes) = (None, false);
             while let Some((place, standing)) = places.next_if(|((of, _), _)| of == version) {
                 let Some((held, at)) = self.stands_at(&standing.node, *place) else { continue };
-                if self.missing(held).next().is_none() {
+                let missing: Vec<Dependency> = self.missing(held).collect();
+                if missing.is_empty() {
                     return Some((standing.node.clone(), at));
                 }
-                let mut planned = self.planned_missing(held).peekable();
-                if planned.peek().is_none() && by_plan.is_none() {
-                    by_plan = Some((standing.node.clone(), at));
+                let is_claim = |one: &Dependency| one.reason == edges::LETS_GO && one.version == *version;
+                if by_claim.is_none() && missing.iter().all(is_claim) {
+                    by_claim = Some((standing.node.clone(), at));
                 }
-                passes |= planned.any(|dependency| self.was_given_up(held, &dependency));
+                let is_passed = |one: &Dependency| passed && one.version < *version;
+                passes |= missing.iter().any(|one| is_passed(one) || self.was_given_up(held, one));
             }
-            if by_plan.is_some() || !passes {
-                return by_plan;
+            if by_claim.is_some() || !passes {
+                return by_claim;
             }
+            passed = true;
         }
         None
     }
