@@ -1,4 +1,4 @@
-//! Measures a group of four processes on loopback, with authenticated, encrypted links between them and every write synced: throughput,
+//! Measures a group of four processes (or as many as `WEIR_BFT_MEMBERS` says) on loopback, with authenticated, encrypted links between them and every write synced: throughput,
 //! latency and CPU by the number of callers and the size of an operation, with the journals on disk and in memory; and how long
 //! writes stand still after kill -9 of a replica.
 //!
@@ -25,7 +25,12 @@ const PATIENCE: Duration = Duration::from_secs(30);
 const CALLERS_OF_A_CONNECTION: usize = 16;
 const WINDOW: Duration = Duration::from_secs(2);
 const ROUNDS: usize = 3;
+/// Members, unless `WEIR_BFT_MEMBERS` says how many.
 const REPLICAS: u32 = 4;
+
+fn replicas() -> u32 {
+    std::env::var("WEIR_BFT_MEMBERS").map_or(REPLICAS, |count| count.parse().unwrap())
+}
 
 struct Group {
     place: Place,
@@ -38,11 +43,11 @@ impl Group {
         let parent = if in_memory { PathBuf::from("/dev/shm") } else { std::env::current_dir().unwrap() };
         let dir = tempfile::tempdir_in(parent).unwrap();
         let base_port = 20_000 + (std::process::id() % 10) as u16 * 100;
-        let place = Place { dir: dir.path().to_owned(), base_port, replicas: REPLICAS, patient: false };
-        let mut group = Group { place, children: (0..REPLICAS).map(|_| None).collect(), _dir: dir };
-        (1..=REPLICAS).for_each(|id| group.spawn(id));
+        let place = Place { dir: dir.path().to_owned(), base_port, replicas: replicas(), patient: false };
+        let mut group = Group { place, children: (0..replicas()).map(|_| None).collect(), _dir: dir };
+        (1..=replicas()).for_each(|id| group.spawn(id));
         let until = Instant::now() + PATIENCE;
-        for id in 1..=REPLICAS {
+        for id in 1..=replicas() {
             let first = || {
                 Client::connect(group.place.service(id), PATIENCE)
                     .and_then(|mut client| client.ask(PUT, &[&u64::from(id).to_le_bytes()]))
@@ -132,7 +137,7 @@ fn measure(group: &Group, callers: usize, bytes: usize, window: Duration) -> (f6
     let threads: Vec<_> = (0..connections)
         .map(|nth| {
             let place = group.place.clone();
-            let replica = nth as u32 % REPLICAS + 1;
+            let replica = nth as u32 % replicas() + 1;
             thread::spawn(move || call(&place, replica, callers / connections, bytes, until))
         })
         .collect();
@@ -191,13 +196,13 @@ fn failover(rounds: u32) {
     let mut group = Group::found(false);
     let mut gaps = Vec::new();
     for round in 0..rounds {
-        let victim = round % REPLICAS + 1;
+        let victim = round % replicas() + 1;
         let log = Arc::new(Log::default());
         log.next.store(1 + u64::from(round + 1) * 10_000_000, Ordering::Relaxed);
         let writers: Vec<_> = (0..16)
             .map(|nth| {
                 let (place, log) = (group.place.clone(), Arc::clone(&log));
-                let replica = (victim + nth % (REPLICAS - 1)) % REPLICAS + 1;
+                let replica = (victim + nth % (replicas() - 1)) % replicas() + 1;
                 thread::spawn(move || write(&place, &log, replica))
             })
             .collect();
@@ -226,7 +231,7 @@ fn main() {
     match args.iter().map(String::as_str).collect::<Vec<_>>()[..] {
         ["node", dir, port, id] => {
             let dir = PathBuf::from(dir);
-            let place = Place { dir, base_port: port.parse().unwrap(), replicas: REPLICAS, patient: false };
+            let place = Place { dir, base_port: port.parse().unwrap(), replicas: replicas(), patient: false };
             node::run(&place, id.parse().unwrap());
         }
         ["bench"] => bench(false),

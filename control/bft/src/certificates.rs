@@ -5,6 +5,8 @@
 //! send to all. So a certificate only helps whom votes did not reach. Here it is held for a moment, and goes only if it still says something
 //! then: of finalizations the newest, of others those of later views.
 //!
+//! Where votes go by way of the leader ([`crate::collecting`]), its certificates are what all wait for, and go at once.
+//!
 //! Nothing but time rests on it: a member that waits for a certificate has it that moment later, which is shorter than any timeout of
 //! consensus, or asks for it.
 //!
@@ -115,11 +117,16 @@ fn says(bytes: &IoBuf) -> Option<(u64, bool)> {
 pub(crate) struct Late<S: Sender> {
     held: Arc<Mutex<Held<S::PublicKey>>>,
     wake: mpsc::UnboundedSender<()>,
+    /// Sends those of views for which this says so at once.
+    at_once: Option<(S, Arc<Leads>)>,
 }
+
+/// Whether this member collects the votes of a view.
+pub(crate) type Leads = dyn Fn(u64) -> bool + Send + Sync;
 
 impl<S: Sender> Clone for Late<S> {
     fn clone(&self) -> Self {
-        Late { held: self.held.clone(), wake: self.wake.clone() }
+        Late { held: self.held.clone(), wake: self.wake.clone(), at_once: self.at_once.clone() }
     }
 }
 
@@ -138,7 +145,12 @@ impl<S: Sender> Late<S> {
                 }
             }
         });
-        Late { held, wake }
+        Late { held, wake, at_once: None }
+    }
+
+    /// The same, but those of views that this member leads go at once, over `sender`.
+    pub fn at_once(self, sender: S, leads: Arc<Leads>) -> Late<S> {
+        Late { at_once: Some((sender, leads)), ..self }
     }
 }
 
@@ -153,7 +165,7 @@ impl<S: Sender> LimitedSender for Late<S> {
 
 /// Takes one certificate; limits are looked at when it goes.
 pub(crate) struct Checked<'a, S: Sender> {
-    late: &'a Late<S>,
+    late: &'a mut Late<S>,
     to: Recipients<S::PublicKey>,
 }
 
@@ -171,7 +183,14 @@ impl<S: Sender> CheckedSender for Checked<'_, S> {
 
     fn send(self, message: impl Into<IoBufs> + Send, priority: bool) -> Unreliable<Feedback> {
         let bytes = message.into().coalesce();
-        let one = One { says: says(&bytes), to: self.to, bytes, priority };
+        let says = says(&bytes);
+        if let (Some((sender, leads)), Some((view, _))) = (&mut self.late.at_once, says)
+            && leads(view)
+        {
+            sender.send(self.to, bytes, priority);
+            return Unreliable::Outcome(Feedback::Ok);
+        }
+        let one = One { says, to: self.to, bytes, priority };
         if locked(&self.late.held).add(one) && self.late.wake.send(()).is_err() {
             return Unreliable::Outcome(Feedback::Closed);
         }

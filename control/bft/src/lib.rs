@@ -10,6 +10,7 @@
 //! - [`journal`]: batches, blocks and certificates on the durable log of `weir_order`, states beside it.
 //! - [`votes`]: this replica's votes, on a log of their own.
 //! - `certificates`: what members need not send to each other, because they have it already.
+//! - `collecting`: votes by way of the leader, in larger groups.
 //! - [`consensus`]: adapters to simplex, and the members' keys.
 //! - [`replica`]: joins them, on any runtime and network.
 //! - [`driver`]: threads, io_uring or tokio, and TCP. Everything else runs in a simulation as it does in production.
@@ -45,6 +46,7 @@
 //! `docs/decisions/0015-byzantine-order-on-commonware.md` says why this library, and what it costs.
 
 mod certificates;
+mod collecting;
 pub mod consensus;
 pub mod core;
 pub mod driver;

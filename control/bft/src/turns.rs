@@ -36,6 +36,7 @@ use commonware_cryptography::certificate::Scheme as _;
 use commonware_cryptography::ed25519::PublicKey;
 use commonware_p2p::{Message, Receiver};
 
+use crate::collecting::Certified;
 use crate::group::Payload;
 use crate::lock::locked;
 use crate::settings::Timers;
@@ -192,6 +193,7 @@ struct Kept {
     elector: RoundRobinElector<Scheme>,
     epoch: Epoch,
     now: Now,
+    certified: Certified,
 }
 
 impl Kept {
@@ -214,7 +216,14 @@ impl Turns {
         let members = scheme.participants().len();
         let elector = RoundRobin::<commonware_cryptography::Sha256>::default().build(scheme.participants());
         let accounts = Accounts::new(timers, members);
-        Turns(Arc::new(Mutex::new(Kept { accounts, scheme, elector, epoch, now })))
+        Turns(Arc::new(Mutex::new(Kept {
+            accounts,
+            scheme,
+            elector,
+            epoch,
+            now,
+            certified: Certified::default(),
+        })))
     }
 
     /// Consensus reports something.
@@ -236,6 +245,10 @@ impl Turns {
         };
         let mut kept = locked(&self.0);
         let (leader, now_us) = (kept.leader(view), kept.now_us());
+        kept.certified.ended = kept.certified.ended.max(view.get());
+        if matches!(activity, Activity::Finalization(_)) {
+            kept.certified.finalized = kept.certified.finalized.max(view.get());
+        }
         if let Some(member) = kept.accounts.ends(view.get(), leader, end, now_us) {
             let controller = kept.scheme.participants().get(member).map(ToString::to_string);
             let until_us = kept.accounts.members.get(member).and_then(|one| one.unheard_until_us);
@@ -246,6 +259,22 @@ impl Turns {
                 "controller repeatedly timed out as leader: ignoring its votes for a while"
             );
         }
+    }
+
+    /// Members of the epoch.
+    pub fn members(&self) -> usize {
+        locked(&self.0).scheme.participants().len()
+    }
+
+    /// Who leads a view.
+    pub fn leader_of(&self, view: u64) -> Option<PublicKey> {
+        let kept = locked(&self.0);
+        kept.scheme.participants().get(kept.leader(View::new(view))).cloned()
+    }
+
+    /// Up to which views there are certificates here.
+    pub fn certified(&self) -> Certified {
+        locked(&self.0).certified
     }
 
     /// How often somebody was not heard any more.

@@ -4,9 +4,11 @@
 //! is to come, and who has just gone, may be linked with and ask, but has no vote and no say.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use commonware_codec::{Copying, DecodeExt};
 use commonware_consensus::simplex;
+use commonware_cryptography::Signer as _;
 use commonware_cryptography::ed25519::PublicKey;
 use commonware_p2p::utils::mux::{MuxHandle, Muxer};
 use commonware_p2p::{Blocker, Receiver, Sender};
@@ -17,6 +19,7 @@ use weir_order::{Error, Position};
 
 use super::{Answer, Channel, Run};
 use crate::certificates::{Late, Near, hold};
+use crate::collecting::{Collecting, MEMBERS_MIN};
 use crate::consensus::{KeyRing, Mailbox, Question, config, epoch_of};
 use crate::core::Output;
 use crate::lock::locked;
@@ -223,6 +226,7 @@ impl Run {
         self.votes
             .retain(|partition| epoch_of(partition).is_some_and(|voted| voted + EPOCHS_OF_VOTES_MIN > epoch));
         let late = context.child("certificates").with_attribute("epoch", epoch);
+        let collecting = context.child("collecting").with_attribute("epoch", epoch);
         let clock = context.child("near").with_attribute("epoch", epoch);
         let consensus_context = context.child("consensus").with_attribute("epoch", epoch);
         let context = Keeping::new(consensus_context, self.votes.clone(), pace);
@@ -232,13 +236,19 @@ impl Run {
         let (vote_sender, vote_receiver) = votes.register(epoch).await.map_err(closed)?;
         let (sender, receiver) = certificates.register(epoch).await.map_err(closed)?;
         let timers = &self.inner.settings.timers;
-        let sender = Late::new(late, sender, hold(timers));
+        let own = self.identity.key().map_err(|error| error.to_string())?.public_key();
+        let mut late = Late::new(late, sender.clone(), hold(timers));
+        if turns.members() >= MEMBERS_MIN {
+            let (leads, own) = (turns.clone(), own.clone());
+            late = late.at_once(sender, Arc::new(move |view| leads.leader_of(view).as_ref() == Some(&own)));
+        }
+        let vote_sender = Collecting::new(collecting, vote_sender, turns.clone(), own, *timers);
         let now = Box::new(move || clock.current());
         let (view, left_out) = (self.inner.view.clone(), self.far_certificates.clone());
         let receiver = Near::new(receiver, view, timers, now, left_out);
         consensus.engine = Engine(Some(engine.start(
             (vote_sender, Hearing::new(vote_receiver, turns)),
-            (sender, receiver),
+            (late, receiver),
             fetches.register(epoch).await.map_err(closed)?,
         )));
         tracing::info!(replica = self.inner.id, epoch, members = ?self.keys.ids(), "entering epoch");

@@ -35,6 +35,9 @@ pub const NO_MEMBER: &str = "no member of the group any more";
 /// After how many batches members compare their states.
 pub const DIGEST_EVERY: u64 = 16;
 
+/// Longer than any simulation.
+const NEVER: Duration = Duration::from_secs(1 << 20);
+
 pub type Channels = [(Sender<PublicKey, Context>, Receiver<PublicKey>); 5];
 
 /// What became of a proposal.
@@ -183,6 +186,8 @@ pub struct Sim {
     pub settings: Settings,
     pub rng: Rng,
     pub canary: bool,
+    /// Members that send no certificates; from their next start on.
+    pub withhold: BTreeSet<u32>,
     cut: BTreeSet<(u32, u32)>,
 }
 
@@ -260,6 +265,7 @@ impl Sim {
             settings,
             rng: Rng::new(seed),
             canary: false,
+            withhold: BTreeSet::new(),
             cut: BTreeSet::new(),
         };
         sim.link_all(1, 0, 1000).await;
@@ -311,7 +317,10 @@ impl Sim {
         let quota = Quota::per_second(commonware_utils::NZU32!(10_000));
         let control = self.oracle.control(self.machines[&id].key.clone());
         let mut channels = Vec::new();
-        for number in CHANNELS {
+        for (nth, number) in CHANNELS.into_iter().enumerate() {
+            // Certificates have the second one.
+            let withholds = nth == 1 && self.withhold.contains(&id);
+            let quota = if withholds { Quota::with_period(NEVER).unwrap() } else { quota };
             channels.push(control.register(number, quota).await.unwrap());
         }
         channels.try_into().ok().unwrap()

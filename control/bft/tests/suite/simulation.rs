@@ -673,3 +673,35 @@ fn a_member_whose_turns_come_to_nothing_costs_little_more_than_a_silent_one() {
     println!("Equivocates: {ordered} ordered, {silent} beside a silent member");
     assert!(10 * ordered >= 8 * silent, "{ordered} ordered, {silent} beside a silent member");
 }
+
+/// How many proposals one caller of seven members gets ordered, one after the other, while some send no certificates.
+fn pace_of_seven(withhold: &[u32]) -> u64 {
+    const FOR: Duration = Duration::from_secs(10);
+    let config = Config::new().with_seed(1).with_timeout(Some(Duration::from_secs(600)));
+    Runner::new(config).start(|context| async move {
+        let settings = Settings { timers: Timers::LAN, ..settings() };
+        let mut sim = Sim::new(context.child("sim"), 1, settings, SEVEN, true).await;
+        sim.withhold.extend(withhold);
+        restart(&mut sim, &[1, 2, 3, 4, 5, 6, 7]).await;
+        context.sleep(Duration::from_secs(2)).await;
+        let replica = sim.replica(1).unwrap();
+        let (mut count, begun) = (0, context.current());
+        while context.current().duration_since(begun).unwrap() < FOR {
+            let fate = propose(&context, &replica, 1_000 + count, 8).await;
+            assert!(matches!(fate, Fate::Committed(_)), "{fate:?}");
+            count += 1;
+        }
+        count
+    })
+}
+
+/// Votes go by way of the leader in a group of seven: one that has them and sends no certificate is not trusted with them for long.
+#[test]
+fn leaders_that_keep_certificates_back_cost_a_moment_once_in_a_while() {
+    let all = pace_of_seven(&[]);
+    for withhold in [&[7][..], &[6, 7]] {
+        let ordered = pace_of_seven(withhold);
+        println!("{withhold:?} send no certificates: {ordered} ordered, {all} when all do");
+        assert!(10 * ordered >= 9 * all, "{withhold:?}: {ordered} ordered, {all} when all send theirs");
+    }
+}
