@@ -47,6 +47,7 @@ fn action(port: u16, connection: u32) -> Action {
         counter: 0,
         connection,
         idle_ms: 60_000,
+        hangs: Default::default(),
     }
 }
 
