@@ -3,6 +3,7 @@ use crate::counters::Reason;
 use crate::flow::{Again, ChangeCause, Invalidate};
 use crate::flow::{CounterIndex, Effects, MissReason, Nat, Outcome, Resolution, Resolver};
 use crate::tables::gateways;
+use std::net::IpAddr;
 use weir_model::local::{ConnectionStatus, TraceFrom, TraceReport};
 use weir_model::resource::Encapsulation;
 use weir_model::update::Refusal;
