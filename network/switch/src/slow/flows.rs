@@ -9,7 +9,9 @@
 //!   sender while it is.
 //! - What a flow carried is told to the last packet, also of one that was taken out: the engine goes on with it until it has the new
 //!   tables. So whoever judges a connection anew knows whether it was answered.
-//! - After an update each flow that is in the table is what its next packet would get by a miss.
+//! - After an update each flow that is in the table is what its next packet would get by a miss. Not held yet: a flow whose *source* is behind a
+//!   next hop does not hang on that hop, so when the hop's address comes to a port here, leaves it or the port's tags change, the flow from
+//!   the underlay stays as it was decided until it is idle, or anything else that it hangs on changes.
 //! - Decided again are only flows that hang on what changed, each once a change. To find those that a new gateway is to have, all that
 //!   go to gateways are looked at: which is counted apart.
 
