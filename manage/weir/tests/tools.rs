@@ -305,5 +305,5 @@ fn an_endpoint_without_a_device_is_told_with_the_reason() {
     assert_eq!(status, Some(0), "{said}");
     assert!(said.contains("red/far: no host 'h99' has joined"), "{said}");
     let (_, said) = answer(&lab, &["get", "endpoint", "red/far"], "");
-    assert!(said.contains("no host h99 has joined"), "{said}");
+    assert!(said.contains("no host 'h99' has joined"), "{said}");
 }
