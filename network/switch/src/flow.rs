@@ -4,6 +4,7 @@
 //! to a dense index, and the index to an [`Action`] that says everything the engine does with
 //! its packets. The slow path makes actions on a miss; the engine only obeys and counts.
 
+use ipnet::IpNet;
 use std::net::IpAddr;
 use weir_model::packet_in::PacketIn;
 use weir_model::resource::{AttachmentKind, Encapsulation};
@@ -69,6 +70,17 @@ pub struct Action {
     pub connection: u32,
     /// Drop the flow from the table after so long without a packet, milliseconds.
     pub idle_ms: u32,
+    /// What it hangs on that neither its key nor the fields above say.
+    pub hangs: Hangs,
+}
+
+/// What a flow hangs on besides where it comes from, where it goes and the addresses of its packets.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Hangs {
+    /// The next hop of the route that its destination takes.
+    pub next_hop: Option<IpAddr>,
+    /// That there is no gateway: it is dropped for that.
+    pub no_gateway: bool,
 }
 
 /// Value of [`Action::connection`] for a flow that is not tracked (row A24).
@@ -186,11 +198,11 @@ pub struct Resolution {
     pub outcome: Outcome,
 }
 
-/// Which flows must be asked for again.
+/// Which flows must be decided again.
 ///
 /// A flow is of a network when it comes from a port of it, from the underlay with its identifier, or
 /// when its hop is a port of it or carries its identifier. It is from or to an address when the key
-/// or what the action writes has it.
+/// or what the action writes has it; it hangs on an address also when the route of its destination leads there.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Invalidate {
     /// None.
@@ -199,10 +211,101 @@ pub enum Invalidate {
     Network(u32),
     /// Those from or to a port.
     Port(PortIndex),
-    /// Those of a network from or to an address.
+    /// Those of a network that hang on an address.
     Address(u32, IpAddr),
+    /// Those of a network from or to an address that takes this route now, or a shorter one and took this before.
+    Route(u32, IpNet),
+    /// Those that go to a gateway which is gone, or which one of those that came is to have now; those that are dropped for
+    /// want of any, when one came.
+    Gateways {
+        /// Underlay addresses of those that are new.
+        come: Vec<IpAddr>,
+        /// Underlay addresses of those that are no more.
+        gone: Vec<IpAddr>,
+    },
+    /// Those that come from an address of the underlay, of one network or of all.
+    Sender(Option<u32>, IpAddr),
+    /// Those of all networks to an address.
+    Outside(IpAddr),
+    /// Those of a network that come from the underlay and are dropped.
+    Denied(u32),
     /// All.
     All,
+}
+
+/// Why flows are decided again: under what they are counted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub enum ChangeCause {
+    /// Parameters or policy of their network.
+    Network,
+    /// A port of theirs.
+    Port,
+    /// Where one of their addresses is, who has its tags, or what is virtual about it.
+    Address,
+    /// A route.
+    Route,
+    /// The list of gateways.
+    Gateways,
+    /// Who may send encapsulated packets, and what of the underlay no tenant reaches.
+    Underlay,
+    /// Too many denied flows to remember.
+    Denied,
+    /// Anything.
+    All,
+}
+
+impl ChangeCause {
+    /// All causes.
+    pub const ALL: [ChangeCause; 8] = [
+        ChangeCause::Network,
+        ChangeCause::Port,
+        ChangeCause::Address,
+        ChangeCause::Route,
+        ChangeCause::Gateways,
+        ChangeCause::Underlay,
+        ChangeCause::Denied,
+        ChangeCause::All,
+    ];
+
+    /// As a label.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            ChangeCause::Network => "network",
+            ChangeCause::Port => "port",
+            ChangeCause::Address => "address",
+            ChangeCause::Route => "route",
+            ChangeCause::Gateways => "gateways",
+            ChangeCause::Underlay => "underlay",
+            ChangeCause::Denied => "denied",
+            ChangeCause::All => "all",
+        }
+    }
+}
+
+impl Invalidate {
+    /// Under what the flows are counted.
+    pub fn cause(&self) -> ChangeCause {
+        match self {
+            Invalidate::Network(_) => ChangeCause::Network,
+            Invalidate::Port(_) => ChangeCause::Port,
+            Invalidate::Address(..) => ChangeCause::Address,
+            Invalidate::Route(..) => ChangeCause::Route,
+            Invalidate::Gateways { .. } => ChangeCause::Gateways,
+            Invalidate::Sender(..) | Invalidate::Outside(_) => ChangeCause::Underlay,
+            Invalidate::Denied(_) => ChangeCause::Denied,
+            Invalidate::Nothing | Invalidate::All => ChangeCause::All,
+        }
+    }
+}
+
+/// What a flow that is in the table is to be, by what is in force now.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Again {
+    /// This.
+    Action(Action),
+    /// Nothing: its next packet decides.
+    Ask,
 }
 
 /// What the engine must do about a port after an update.
@@ -239,7 +342,7 @@ pub enum PortEffect {
 /// What an applied update changes outside the tables.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Effects {
-    /// Flows to ask for again. Invalidated flows whose connection is no longer allowed end there:
+    /// Flows to decide again. Those whose connection is no longer allowed end there:
     /// this is how a revoked rule reaches established connections.
     pub invalidate: Vec<Invalidate>,
     /// Ports.
@@ -269,6 +372,13 @@ pub trait Resolver {
         reason: MissReason,
         frame: &[u8],
     ) -> Resolution;
+
+    /// Decides again on a flow that is in the table, whose packets have this key (zone zero). Nothing is counted, and its
+    /// connection is not kept alive by it.
+    fn decide_again(&mut self, now_ms: u64, ingress: &Ingress, key: &FlowKey) -> Again;
+
+    /// Length of the longest prefix of a network's routes that has an address, bits.
+    fn route_bits(&self, vni: u32, address: IpAddr) -> Option<u8>;
 
     /// Applies an update that passed the gate.
     ///

@@ -7,6 +7,7 @@
 //! - from another switch: `network`, `sender`, then at a host `route`, `connection`, `ingress-firewall`,
 //!   `tracking`, and at a gateway `route`, `external-access`, `nat`;
 //! - from outside, at a gateway: `nat`, `network`, `route`.
+//! - of a probe from another switch: `sender`, `probe`.
 //!
 //! The walk changes nothing: it ends in a decision, which is then committed. A trace is the same walk
 //! without the commit, so the two cannot differ (pain 10).
@@ -22,6 +23,7 @@
 //! lower their path MTU all the same, and the switch does not fragment. A first fragment is judged as a
 //! whole packet would be; later ones come with the key of its flow, from [`crate::fragments`].
 
+mod again;
 mod balanced;
 mod commit;
 mod decision;
@@ -32,6 +34,7 @@ mod from_underlay;
 mod hops;
 mod learned;
 mod perform;
+mod probe;
 mod related;
 
 use crate::answer::{Bucket, Service, router_advertisement};
@@ -41,10 +44,11 @@ use crate::conntrack::{
 };
 use crate::counters::{Counters, Reason};
 use crate::flow::{
-    CounterIndex, Effects, FlowUse, Ingress, Invalidate, MissReason, PortEffect, PortIndex, Resolution,
+    Again, CounterIndex, Effects, FlowUse, Ingress, Invalidate, MissReason, PortEffect, PortIndex, Resolution,
     Resolver,
 };
 use crate::nat::{NatPool, inbound_key};
+use crate::slow::probes::PROBE_VNI;
 use crate::tables::{Role, Tables};
 use ipnet::IpNet;
 use std::net::IpAddr;
@@ -374,6 +378,10 @@ impl TableResolver {
                 at.key = connection_key(&at.key, port.vni.0);
                 self.frame_from_port(at, port, network, observer)
             }
+            Ingress::Underlay { vni: PROBE_VNI, .. } => {
+                at.key = connection_key(&at.key, PROBE_VNI);
+                self.probe_from_underlay(at, observer)
+            }
             Ingress::Underlay { vni, .. } => {
                 let Some(network) = self.tables.network(vni) else {
                     observer.note("network", || format!("network {vni} is not in force here"));
@@ -530,6 +538,15 @@ impl Resolver for TableResolver {
         self.commit(&at, decision)
     }
 
+    fn decide_again(&mut self, now_ms: u64, ingress: &Ingress, key: &FlowKey) -> Again {
+        self.again(now_ms, ingress, key)
+    }
+
+    fn route_bits(&self, vni: u32, address: IpAddr) -> Option<u8> {
+        let (prefix, _) = self.tables.network(vni)?.routes.find(address)?;
+        Some(prefix.prefix_len())
+    }
+
     fn apply(&mut self, _now_ms: u64, update: &Update) -> Result<Effects, Refusal> {
         let effects = self.tables.apply(update)?;
         self.end_connections(update, &effects);
@@ -545,7 +562,7 @@ impl Resolver for TableResolver {
         let full = self.tables.networks_mut().filter(|network| network.denied_full);
         full.map(|network| {
             network.forgive_all();
-            Invalidate::Network(network.vni.0)
+            Invalidate::Denied(network.vni.0)
         })
         .collect()
     }

@@ -24,7 +24,7 @@ use crate::answer::bucket::Bucket;
 use crate::flow::PortIndex;
 use hashbrown::HashMap;
 use network::{Hasher, Location, Network};
-use std::collections::VecDeque;
+use std::collections::{BTreeSet, VecDeque};
 use std::net::IpAddr;
 use switches::Switches;
 use tags::TagId;
@@ -112,6 +112,10 @@ pub struct Tables {
     free_ports: VecDeque<PortIndex>,
     port_by_name: HashMap<(u32, Label), PortIndex, Hasher>,
     gateways: Vec<GatewayEntry>,
+    /// Of these, those that do not answer this host.
+    silent: BTreeSet<IpAddr>,
+    /// The others; all, if there are no others.
+    usable: Vec<GatewayEntry>,
     routes: usize,
     locations: usize,
     /// Where locations are: how many are at an underlay address, over all networks.
@@ -131,6 +135,8 @@ impl Tables {
             free_ports: VecDeque::new(),
             port_by_name: HashMap::default(),
             gateways: Vec::new(),
+            silent: BTreeSet::new(),
+            usable: Vec::new(),
             routes: 0,
             locations: 0,
             underlays: HashMap::default(),
@@ -202,6 +208,11 @@ impl Tables {
     /// The gateways of the domain.
     pub fn gateways(&self) -> &[GatewayEntry] {
         &self.gateways
+    }
+
+    /// Those that conversations are spread over: all that are not silent.
+    pub fn usable_gateways(&self) -> &[GatewayEntry] {
+        &self.usable
     }
 
     /// The network of a name.

@@ -8,7 +8,7 @@ use crate::engine::sys::Wakeup;
 use crate::engine::wire::Wire;
 use crate::engine::{MissLoad, Shared};
 use crate::flow::{
-    About, Action, CounterIndex, FlowUse, Hop, Ingress, Invalidate, MissReason, Outcome, PortIndex,
+    About, Action, Again, CounterIndex, FlowUse, Hop, Ingress, Invalidate, MissReason, Outcome, PortIndex,
 };
 use crate::flow::{NO_CONNECTION, Resolver};
 use crate::flowtable::FlowStore;
@@ -437,6 +437,82 @@ pub(crate) fn zone(ingress: &Ingress) -> Zone {
     }
 }
 
+/// Where packets of a zone come in; without a token.
+pub(crate) fn ingress(zone: &Zone) -> Ingress {
+    match *zone {
+        Zone::Port(port) => Ingress::Port(port),
+        Zone::Underlay(sender, vni, format, half) => {
+            Ingress::Underlay { sender, vni, token: None, format, half }
+        }
+        Zone::External => Ingress::External,
+    }
+}
+
+/// Whether a flow hangs on what changed, from the words of [`Invalidate`]; `ports` are the networks of ports.
+pub(crate) fn hangs_on(
+    mind: &TableResolver,
+    ports: &HashMap<PortIndex, u32>,
+    (zone, key): (&Zone, &FlowKey),
+    action: &Action,
+    change: &Invalidate,
+) -> bool {
+    let network = match (zone, &action.hop) {
+        (Zone::Port(port), _) => ports.get(port).copied(),
+        (Zone::Underlay(_, vni, ..), _) | (_, Hop::Underlay { vni, .. }) => Some(*vni),
+        (_, Hop::Port(port)) => ports.get(port).copied(),
+        _ => None,
+    };
+    let written = action.nat.and_then(|nat| nat.destination.or(nat.source)).map(|(written, _)| written);
+    let (source, destination) = (IpAddr::from(key.source), IpAddr::from(key.destination));
+    let sides = [Some(source), Some(destination), written];
+    let by_gateway = match action.hop {
+        Hop::Underlay { receiver, by_gateway: true, .. } => Some(receiver),
+        _ => None,
+    };
+    match change {
+        Invalidate::Nothing => false,
+        Invalidate::All => true,
+        Invalidate::Network(vni) => network == Some(*vni),
+        Invalidate::Denied(vni) => {
+            network == Some(*vni) && matches!(zone, Zone::Underlay(..)) && action.hop == Hop::Drop
+        }
+        Invalidate::Port(port) => *zone == Zone::Port(*port) || action.hop == Hop::Port(*port),
+        Invalidate::Address(vni, address) => {
+            network == Some(*vni)
+                && (sides.contains(&Some(*address)) || action.hangs.next_hop == Some(*address))
+        }
+        Invalidate::Route(vni, prefix) => {
+            let longest = |address: &IpAddr| {
+                let network = mind.tables().network(*vni);
+                network.and_then(|network| network.routes.find(*address)).map(|(prefix, _)| prefix)
+            };
+            let takes = |address: &IpAddr| {
+                let is_longer = |longest: ipnet::IpNet| longest.prefix_len() > prefix.prefix_len();
+                prefix.contains(address) && !longest(address).is_some_and(is_longer)
+            };
+            network == Some(*vni) && sides.iter().flatten().any(takes)
+        }
+        Invalidate::Gateways { come, gone } => {
+            let to = action.nat.and_then(|nat| nat.destination).map_or(destination, |(to, _)| to);
+            let chosen = |from: IpAddr| {
+                let all: Vec<GatewayEntry> = std::iter::once(from)
+                    .chain(come.iter().copied())
+                    .map(|underlay| GatewayEntry { name: label("g"), underlay })
+                    .collect();
+                let vni = network.unwrap_or_default();
+                crate::tables::gateways::choose(&all, vni, source, to).map(|chosen| chosen.underlay)
+            };
+            by_gateway.is_some_and(|from| gone.contains(&from) || chosen(from) != Some(from))
+                || action.hangs.no_gateway && !come.is_empty()
+        }
+        Invalidate::Sender(vni, sender) => {
+            let is_of = |of: u32| vni.is_none_or(|vni| vni == of);
+            matches!(zone, Zone::Underlay(from, of, ..) if from == sender && is_of(*of))
+        }
+        Invalidate::Outside(address) => destination == *address,
+    }
+}
+
 /// A resolver and a plain map for a flow table.
 pub(crate) struct Switch {
     pub mind: TableResolver,
@@ -462,9 +538,7 @@ impl Switch {
         for port in self.mind.tables().ports() {
             self.ports.insert(port.index, port.vni.0);
         }
-        for invalidate in &effects.invalidate {
-            self.invalidate(invalidate);
-        }
+        self.decide_again(&effects.invalidate);
         effects.invalidate
     }
 
@@ -474,30 +548,19 @@ impl Switch {
         }
     }
 
-    pub(crate) fn invalidate(&mut self, invalidate: &Invalidate) {
-        let ports = &self.ports;
-        let network_of = |zone: &Zone, action: &Action| match (zone, &action.hop) {
-            (Zone::Port(port), _) => ports.get(port).copied(),
-            (Zone::Underlay(_, vni, ..), _) => Some(*vni),
-            (_, Hop::Underlay { vni, .. }) => Some(*vni),
-            (_, Hop::Port(port)) => ports.get(port).copied(),
-            _ => None,
+    /// Decides again on the flows that a walk over all of them finds.
+    pub(crate) fn decide_again(&mut self, changes: &[Invalidate]) {
+        let hang = |flow: &(&(Zone, FlowKey), &Action)| {
+            let ((zone, key), action) = flow;
+            changes.iter().any(|change| hangs_on(&self.mind, &self.ports, (zone, key), action, change))
         };
-        self.flows.retain(|(zone, key), action| {
-            let of = |vni: &u32| network_of(zone, action).is_none_or(|of| of == *vni);
-            !match invalidate {
-                Invalidate::Nothing => false,
-                Invalidate::All => true,
-                Invalidate::Network(vni) => of(vni),
-                Invalidate::Port(port) => *zone == Zone::Port(*port) || action.hop == Hop::Port(*port),
-                Invalidate::Address(vni, address) => {
-                    let sides = action.nat.map(|nat| [nat.source, nat.destination]).unwrap_or_default();
-                    let written = sides.iter().flatten().any(|(written, _)| written == address);
-                    let has = key.source == (*address).into() || key.destination == (*address).into();
-                    of(vni) && (has || written)
-                }
+        let found: Vec<(Zone, FlowKey)> = self.flows.iter().filter(hang).map(|(flow, _)| *flow).collect();
+        for (zone, key) in found {
+            match self.mind.decide_again(self.now_ms, &ingress(&zone), &key) {
+                Again::Action(action) => drop(self.flows.insert((zone, key), action)),
+                Again::Ask => drop(self.flows.remove(&(zone, key))),
             }
-        });
+        }
     }
 
     pub(crate) fn port_index(&self, vni: u32, name: &str) -> PortIndex {
@@ -637,9 +700,8 @@ impl Switch {
         let (now_ms, last_ms) = (self.now_ms, &self.last_ms);
         self.flows.retain(|key, action| now_ms - last_ms[key] <= u64::from(action.idle_ms));
         for _ in 0..8 {
-            for invalidate in self.mind.tick(self.now_ms) {
-                self.invalidate(&invalidate);
-            }
+            let changes = self.mind.tick(self.now_ms);
+            self.decide_again(&changes);
         }
     }
 }

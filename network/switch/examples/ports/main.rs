@@ -1,8 +1,8 @@
-//! `make bench-ports`: what a packet costs the engine. The flow table alone; a closed loop on one thread; the same to another switch, with
+//! `make bench-ports`: what a packet costs the engine. The flow table alone; what a change costs at a million flows; a closed loop on one thread; the same to another switch, with
 //! encapsulation; the same by a ring in memory, in the kernel's place; the work with encapsulation between rings in memory, on one processor and two; between the
 //! vhost-user ports of two guests, beside Open vSwitch with DPDK and testpmd.
 //!
-//!   cargo run --release -p weir-switch --example ports [ROUNDS] [table|closed|encap|wire [FLOWS]|rings [FLOWS]|memory|vhost [FLOWS_EACH_WAY]]
+//!   cargo run --release -p weir-switch --example ports [ROUNDS] [table|changes|closed|encap|wire [FLOWS]|rings [FLOWS]|memory|vhost [FLOWS_EACH_WAY]]
 //!   cargo run --release -p weir-switch --example ports loop|geneve|vxlan|from-geneve|from-vxlan FLOWS BATCH BATCHES     the closed loop alone, for valgrind
 //!   cargo run --release -p weir-switch --example ports rings geneve|vxlan FLOWS BATCHES          the work between memory rings alone, for valgrind
 //!
@@ -10,6 +10,7 @@
 //! nothing. The same generator, frames, processor, rings of 1,024 and batches of 32 for all; windows alternate.
 #![allow(clippy::unwrap_used, clippy::expect_used)] // a step that fails ends the bench
 
+mod changes;
 mod closed;
 mod engine_process;
 mod flows;
@@ -80,6 +81,9 @@ fn main() {
     let wanted = |name: &str| arguments.get(1).is_none_or(|only| only == name);
     if wanted("table") {
         tables(rounds);
+    }
+    if wanted("changes") {
+        changes::run();
     }
     if wanted("closed") {
         loops(rounds);

@@ -4,16 +4,13 @@
 use crate::flows;
 use std::net::IpAddr;
 use std::sync::Arc;
-use std::sync::mpsc::channel;
 use weir_model::MacAddr;
 use weir_packet::FlowKey;
 use weir_switch::conntrack::{Connection, Connections, Limits, Owner, Sides, Way};
 use weir_switch::engine::{RING_BYTES, RING_FRAMES};
 use weir_switch::flow::{Action, Hop, Ingress};
 use weir_switch::flowtable::FlowStore;
-use weir_switch::ports::attach::Attacher;
 use weir_switch::slow::flows::FlowBook;
-use weir_switch::slow::ports::PortBook;
 
 const FLOWS: u32 = 1_000_000;
 /// Ports that the flows are of: one may have an eighth of all connections.
@@ -47,6 +44,7 @@ fn action(port: u16, connection: u32) -> Action {
         counter: 0,
         connection,
         idle_ms: 60_000,
+        hangs: Default::default(),
     }
 }
 
@@ -55,8 +53,6 @@ pub fn run() {
     let before = resident_bytes();
     let store = Arc::new(FlowStore::new([5, 6]));
     let (mut book, mut engine) = FlowBook::new(store);
-    let attacher = Attacher::start(|_| ()).expect("a thread");
-    let ports = PortBook::new(attacher, Arc::new(|_| ()), channel().1);
     let mut connections = Connections::new(Limits::default());
     for flow in 0..FLOWS / 2 {
         let port = (flow % PORTS) as u16;
@@ -68,7 +64,8 @@ pub fn run() {
         connections.take_changes();
         for (key, way) in [(key, Way::Opener), (key.reverse(), Way::Reply)] {
             let ingress = Ingress::Port(port);
-            assert!(book.install(&ingress, &key, &action(port, id.number(way)), &ports, 0), "room");
+            let action = action(port, id.number(way));
+            assert!(book.install(&ingress, &key, &action, |_| Some(7), 0), "room");
         }
         if flow % PUBLISHED == 0
             && let Some(tables) = book.publish()

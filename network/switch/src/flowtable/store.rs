@@ -326,6 +326,18 @@ impl FlowStore {
         &self.flow(slot).counters
     }
 
+    /// The key of a slot's flow. The caller as of [`FlowStore::flow`].
+    #[inline]
+    pub(crate) fn key(&self, slot: u32) -> &FlowKey {
+        &self.flow(slot).key
+    }
+
+    /// The action of a slot's flow. The caller as of [`FlowStore::flow`].
+    #[inline]
+    pub(crate) fn action_of(&self, slot: u32) -> &CompiledAction {
+        self.action(slot)
+    }
+
     /// Writes a private slot. Only for the shadow's owner, with a slot off its free list.
     pub(super) fn write(
         &self,

@@ -32,6 +32,7 @@ fn action(counter: u32) -> CompiledAction {
         counter,
         connection: NO_CONNECTION,
         idle_ms: 1000,
+        hangs: Default::default(),
     };
     CompiledAction::new(&action).unwrap()
 }

@@ -26,6 +26,11 @@ impl Tunnel {
         (vni <= encap::MAX_VNI).then_some(Tunnel { receiver, format, vni, token, has_token, half })
     }
 
+    /// Identifier of the network.
+    pub fn vni(&self) -> u32 {
+        self.vni
+    }
+
     /// The same, for packets of which this half of the firewall says so; VXLAN has no place for it.
     #[must_use]
     pub fn saying(self, half: Half) -> Tunnel {

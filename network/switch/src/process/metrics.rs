@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 use weir_base::exposition::{Exposition, Kind};
 
 /// Names of counters, what they are, and what of. Sorted.
-const FAMILIES: [(&str, Kind, &str); 131] = [
+const FAMILIES: [(&str, Kind, &str); 139] = [
     ("answers", Kind::Counter, "Packets answered by the switch itself, such as ARP."),
     ("attach_failures", Kind::Counter, "Devices that could not be attached to."),
     ("checkpoint_compactions", Kind::Counter, "Compactions of the checkpoint."),
@@ -147,10 +147,42 @@ const FAMILIES: [(&str, Kind, &str); 131] = [
         Kind::Gauge,
         "Memory of the flow table, both copies of its index and what the slow path notes of flows.",
     ),
+    (
+        "flow_dependents_bytes",
+        Kind::Gauge,
+        "Of the memory of the flow table, what leads from a change to the flows that hang on it.",
+    ),
     ("flows", Kind::Gauge, "Flows installed."),
+    (
+        "flows_decided_again",
+        Kind::Counter,
+        "Flows decided again because something changed that they hang on, by what changed.",
+    ),
     ("flows_idle", Kind::Counter, "Flows taken out because nothing used them."),
-    ("flows_invalidated", Kind::Counter, "Flows taken out because an update changed what decides on them."),
+    (
+        "flows_invalidated",
+        Kind::Counter,
+        "Of the flows decided again, those taken out for their next packet to decide.",
+    ),
+    (
+        "flows_looked_at",
+        Kind::Counter,
+        "Flows looked at to find those that are to be decided again, by what changed.",
+    ),
     ("flows_not_installed", Kind::Counter, "Flows decided and not installed because the table was full."),
+    ("flows_replaced", Kind::Counter, "Of the flows decided again, those that got another action in their place."),
+    (
+        "gateway_probes",
+        Kind::Counter,
+        "Probes sent to a gateway, which a gateway that forwards sends back.",
+    ),
+    ("gateway_probes_unanswered", Kind::Counter, "Of these, probes that nothing came back of in time."),
+    ("gateway_silences", Kind::Counter, "Times that a gateway was found to send nothing back."),
+    (
+        "gateway_silent",
+        Kind::Gauge,
+        "1 for a gateway that sends nothing back to this host, whose conversations go to the others.",
+    ),
     (
         "guest_memory_refused",
         Kind::Counter,
@@ -284,11 +316,7 @@ const FAMILIES: [(&str, Kind, &str); 131] = [
         "Of the forged ones, those under endorsements: wrong ones, or of controllers that are not in force here.",
     ),
     ("updates_forged", Kind::Counter, "Updates whose signature did not verify."),
-    (
-        "updates_not_restored",
-        Kind::Gauge,
-        "Updates of the checkpoint that the switch refuses now: none is told as in force.",
-    ),
+    ("updates_not_restored", Kind::Gauge, "Updates of the checkpoint that the switch refuses now: none is told as in force."),
     ("updates_refused", Kind::Counter, "Updates refused for another reason."),
     ("updates_repeated", Kind::Counter, "Updates that were in force already."),
     ("usage_left_out", Kind::Counter, "Destinations left out of a usage report that was full."),

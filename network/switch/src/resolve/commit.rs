@@ -6,7 +6,9 @@ use super::hops::DROP_IDLE_MS;
 use super::perform;
 use crate::conntrack::{Binding, Connection, ConnectionId, Sides, Way};
 use crate::counters::Reason;
-use crate::flow::{Action, CounterIndex, Hop, Ingress, MissReason, NO_CONNECTION, Outcome, Resolution};
+use crate::flow::{
+    Action, CounterIndex, Hangs, Hop, Ingress, MissReason, NO_CONNECTION, Outcome, Resolution,
+};
 use weir_model::resource::{Action as RuleAction, Direction};
 use weir_packet::key::FlowKey;
 
@@ -14,7 +16,7 @@ fn outcome(outcome: Outcome) -> Resolution {
     Resolution { install: Vec::new(), outcome }
 }
 
-fn drop_action(counter: CounterIndex) -> Action {
+pub(super) fn drop_action(counter: CounterIndex) -> Action {
     Action {
         hop: Hop::Drop,
         ethernet: None,
@@ -25,6 +27,7 @@ fn drop_action(counter: CounterIndex) -> Action {
         counter,
         connection: NO_CONNECTION,
         idle_ms: DROP_IDLE_MS,
+        hangs: Hangs::default(),
     }
 }
 
@@ -91,7 +94,7 @@ impl TableResolver {
             self.counters.count(counter, 1);
             return outcome(Outcome::Drop);
         }
-        let mut action = drop_action(counter);
+        let mut action = self.drop_flow(at, &cause);
         if let Some(id) = revoke {
             // As long as it tries, it stays revoked.
             action.connection = id.number(Way::Opener);
@@ -102,7 +105,7 @@ impl TableResolver {
 
     /// Whether a denied flow may be in the flow table: it must be remembered, for a connection that is
     /// opened the other way must find it.
-    fn remember_denied(&mut self, at: &Arrival<'_>, install: Install) -> bool {
+    pub(super) fn remember_denied(&mut self, at: &Arrival<'_>, install: Install) -> bool {
         let (Install::Denied, Ingress::Underlay { sender, vni, half, .. }) = (install, at.ingress) else {
             return true;
         };
@@ -178,9 +181,10 @@ impl TableResolver {
                 None => outcome(Outcome::Drop),
             };
         }
-        let flow = (*at.ingress, zoneless(&at.key), action);
+        let flow = (*at.ingress, zoneless(&at.key), self.hanging(&at.key, action));
         let reverse = reverse.into_iter().map(|(ingress, key, action)| {
-            (ingress, zoneless(&key), Action { counter, connection: number(back), ..action })
+            let action = Action { counter, connection: number(back), ..action };
+            (ingress, zoneless(&key), self.hanging(&key, action))
         });
         Resolution { install: std::iter::once(flow).chain(reverse).collect(), outcome: Outcome::Reinject }
     }

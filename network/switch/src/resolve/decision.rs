@@ -82,10 +82,13 @@ pub(crate) enum Path {
     Related,
     /// A connection of before a restart that was not judged again yet.
     Restored,
+    /// A host asks a gateway whether it forwards.
+    Probe,
 }
 
 impl Path {
-    pub(crate) const ALL: [Path; 4] = [Path::Hoverboard, Path::External, Path::Related, Path::Restored];
+    pub(crate) const ALL: [Path; 5] =
+        [Path::Hoverboard, Path::External, Path::Related, Path::Restored, Path::Probe];
 
     pub(crate) fn as_str(self) -> &'static str {
         match self {
@@ -93,6 +96,7 @@ impl Path {
             Path::External => "external",
             Path::Related => "related",
             Path::Restored => "restored",
+            Path::Probe => "probe",
         }
     }
 }

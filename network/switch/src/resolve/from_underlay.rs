@@ -97,7 +97,7 @@ impl TableResolver {
 
     /// Why nothing is taken from a place of the underlay, in any encapsulation: the controllers tell where switches are, and a setting may
     /// narrow that. Gateways are taken in any case.
-    fn unlisted(&self, sender: IpAddr) -> Option<&'static str> {
+    pub(super) fn unlisted(&self, sender: IpAddr) -> Option<&'static str> {
         let from = &self.config.underlay_from;
         if self.tables.gateways().iter().any(|gateway| gateway.underlay == sender) {
             None

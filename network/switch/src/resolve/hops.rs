@@ -9,7 +9,7 @@ use super::decision::{Arrival, Cause, Decision, Install, Observer, Stage, Step};
 use crate::answer::{self, Reply, Service};
 use crate::conntrack::{FLOW_IDLE_MS, Way};
 use crate::counters::Reason;
-use crate::flow::{About, Action, Hop, NO_CONNECTION, PortIndex};
+use crate::flow::{About, Action, Hangs, Hop, NO_CONNECTION, Nat, PortIndex};
 use crate::tables::network::{Location, Network};
 use crate::tables::{Place, Port, gateways};
 use std::net::IpAddr;
@@ -178,7 +178,7 @@ impl TableResolver {
             return Err(Decision::drop_flow(Reason::UnknownDestination));
         }
         let (a, b) = (key.source.into(), key.destination.into());
-        let Some(gateway) = gateways::choose(self.tables.gateways(), network.vni.0, a, b) else {
+        let Some(gateway) = gateways::choose(self.tables.usable_gateways(), network.vni.0, a, b) else {
             observer.note("route", || Reason::NoGateway.text().to_string());
             return Err(Decision::drop_flow(Reason::NoGateway));
         };
@@ -257,7 +257,21 @@ impl TableResolver {
             counter: 0,
             connection: NO_CONNECTION,
             idle_ms: FLOW_IDLE_MS,
+            hangs: Hangs::default(),
         })
+    }
+
+    /// The next hop of the route that packets of a key take as an action leaves them, if one takes them.
+    pub(super) fn next_hop(&self, network: &Network, key: &FlowKey, nat: Option<Nat>) -> Option<IpAddr> {
+        if network.next_hops.is_empty() {
+            return None;
+        }
+        let translated = nat.and_then(|nat| nat.destination).map(|(address, _)| address);
+        let to = translated.unwrap_or(key.destination.into());
+        match network.route_of(to)?.1.hop {
+            RouteHop::Address(hop) if self.tables.place(network, to).is_none() => Some(hop),
+            _ => None,
+        }
     }
 
     /// The action of what a port sends under a key, past anti-spoofing and firewall; `None` if it would

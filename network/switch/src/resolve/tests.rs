@@ -1,4 +1,5 @@
 mod balanced;
+mod changes;
 mod connected;
 mod crash;
 mod firewall;

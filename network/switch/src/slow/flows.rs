@@ -1,4 +1,7 @@
-//! The book of flows: what is in the flow table, under which zones, and what must come out of it.
+//! The book of flows: what is in the flow table, under which zones, what each flow hangs on, and what must be decided again (rows A12, A22).
+//!
+//! A change costs what it touches: [`dependents`] leads from what changed to the flows that hang on it, and only these are decided again, each
+//! in its place: the old action serves until the tables with the new one are published, and one that the change forbids ends there.
 //!
 //! Invariants
 //! - A slot of the table has a note here as long as a flow is in it.
@@ -6,42 +9,50 @@
 //!   sender while it is.
 //! - What a flow carried is told to the last packet, also of one that was taken out: the engine goes on with it until it has the new
 //!   tables. So whoever judges a connection anew knows whether it was answered.
+//! - After an update each flow that is in the table is what its next packet would get by a miss. Not held yet: a flow whose *source* is behind a
+//!   next hop does not hang on that hop, so when the hop's address comes to a port here, leaves it or the port's tags change, the flow from
+//!   the underlay stays as it was decided until it is idle, or anything else that it hangs on changes.
+//! - Decided again are only flows that hang on what changed, each once a change. To find those that a new gateway is to have, all that
+//!   go to gateways are looked at: which is counted apart.
+
+mod changes;
+pub mod dependents;
+
+pub use changes::{ChangeCounters, Decided};
 
 use super::mind::Mind;
-use super::ports::PortBook;
 use super::usage::UsageWindow;
 use crate::engine::limits::EXTERNAL;
 use crate::engine::path::{UNDERLAY_ZONES, port_zone};
-use crate::flow::{Action, FlowUse, Hop, Ingress, Invalidate, NO_CONNECTION, PortIndex};
+use crate::flow::{Action, FlowUse, Hop, Ingress, NO_CONNECTION, PortIndex};
 use crate::flowtable::{CompiledAction, FlowStore, Shadow, Tables, ZoneKey};
-use std::collections::{HashMap, HashSet};
-use std::net::IpAddr;
+use changes::NO_GATEWAY;
+use dependents::{DESTINATION, Dependents, HOP, INGRESS, NEXT_HOP, On, Row, SOURCE, TRANSLATED};
+use std::collections::HashMap;
 use std::sync::Arc;
 use weir_model::entry::Vni;
 use weir_model::event::TurnUse;
 use weir_packet::{FlowKey, IpAddress};
 
-/// In `networks`: no flow.
-const EMPTY: u32 = u32::MAX;
-/// In `networks`: the network is not known, so every invalidation of a network or address may concern the flow.
-const UNKNOWN: u32 = u32::MAX - 1;
+/// The network of a flow that is of none.
+const UNKNOWN: u32 = u32::MAX;
 
-/// What is noted of a flow.
+/// What is noted of a flow, besides what is in the table and in [`dependents`].
 struct Note {
-    key: FlowKey,
-    zone: Option<ZoneKey>,
-    ports: [Option<PortIndex>; 2],
-    /// Addresses that translation writes.
-    translated: [Option<IpAddress>; 2],
+    bytes: u64,
+    network: u32,
     connection: u32,
     idle_ms: u32,
     packets: u32,
-    bytes: u64,
     last_seen_ms: u32,
-    /// Where a host sends it, for usage: the network, and whether a gateway stands in.
-    destination: Option<(u32, bool)>,
-    /// The turn that it uses.
-    turn: Option<TurnUse>,
+    /// The change after which it was decided.
+    decided: u32,
+    /// The change for which it was found.
+    found: u32,
+    /// Where a host sends it, for usage: whether a gateway stands in.
+    destination: Option<bool>,
+    /// Whether it uses a turn.
+    turn: bool,
 }
 
 struct Zone {
@@ -54,15 +65,18 @@ pub struct FlowBook {
     store: Arc<FlowStore>,
     shadow: Shadow,
     notes: Vec<Option<Note>>,
-    /// The network of each slot, apart from the notes so that a network's flows are found fast.
-    networks: Vec<u32>,
+    dependents: Dependents,
     /// What was taken out, and the engine may still count under. No more than there are slots.
     leaving: Vec<(u32, Note)>,
     /// How many of these were told of, as far as it was known then.
     leaving_told: usize,
     zones: HashMap<ZoneKey, Zone>,
-    zone_numbers: HashSet<u32>,
+    zone_keys: HashMap<u32, ZoneKey>,
     zone_next: u32,
+    /// Rises with each change that flows are looked for.
+    change: u32,
+    /// What changes have cost.
+    pub changes: ChangeCounters,
 }
 
 impl FlowBook {
@@ -73,12 +87,14 @@ impl FlowBook {
             store,
             shadow,
             notes: Vec::new(),
-            networks: Vec::new(),
+            dependents: Dependents::default(),
             leaving: Vec::new(),
             leaving_told: 0,
             zones: HashMap::new(),
-            zone_numbers: HashSet::new(),
+            zone_keys: HashMap::new(),
             zone_next: UNDERLAY_ZONES,
+            change: 0,
+            changes: ChangeCounters::default(),
         };
         (book, tables)
     }
@@ -93,10 +109,14 @@ impl FlowBook {
         self.shadow.flows()
     }
 
-    /// Bytes of the flow table, its two indices and the notes here.
+    /// Bytes of the flow table, its two indices, the notes here and what they hang on.
     pub fn bytes(&self) -> usize {
-        let noted = size_of::<Option<Note>>() + size_of::<u32>();
-        self.shadow.bytes() + self.notes.len() * noted
+        self.shadow.bytes() + self.notes.len() * size_of::<Option<Note>>() + self.dependents.bytes()
+    }
+
+    /// Bytes of what leads from a change to the flows that hang on it.
+    pub fn dependents_bytes(&self) -> usize {
+        self.dependents.bytes()
     }
 
     /// Senders that have a zone.
@@ -152,6 +172,11 @@ impl FlowBook {
 
     /// Whether a flow is in the table, or will be after the next publication.
     pub fn has(&self, ingress: &Ingress, key: &FlowKey) -> bool {
+        self.slot_of(ingress, key).is_some()
+    }
+
+    /// The slot of a flow that is in the table, or will be after the next publication.
+    pub fn slot_of(&self, ingress: &Ingress, key: &FlowKey) -> Option<u32> {
         let zone = match ingress {
             Ingress::Port(port) => Some(port_zone(usize::from(*port))),
             Ingress::External => Some(port_zone(EXTERNAL)),
@@ -159,16 +184,16 @@ impl FlowBook {
                 zone_key(ingress).and_then(|key| self.zones.get(&key)).map(|zone| zone.number)
             }
         };
-        zone.is_some_and(|zone| self.shadow.find(&FlowKey { zone, ..*key }).is_some())
+        self.shadow.find(&FlowKey { zone: zone?, ..*key })
     }
 
-    /// Puts a flow in; false when there is no room or the action cannot be sent.
+    /// Puts a flow in; false when there is no room or the action cannot be sent. `vni_of` tells the network of a port.
     pub fn install(
         &mut self,
         ingress: &Ingress,
         key: &FlowKey,
         action: &Action,
-        ports: &PortBook,
+        vni_of: impl Fn(PortIndex) -> Option<u32>,
         now_ms: u64,
     ) -> bool {
         let Some(compiled) = CompiledAction::new(action) else { return false };
@@ -189,15 +214,14 @@ impl FlowBook {
         if let Some(old) = replaced {
             self.forget(old);
         }
-        let network = network_of(ingress, action, ports);
-        let note = note_of(ingress, key, zone_key, action, network, now_ms);
+        let network = network_of(ingress, action, vni_of);
+        let note = Note { decided: self.change, ..note_of(ingress, action, network, now_ms) };
+        self.dependents.put(slot, &row_of(ingress, &key, action, network));
         let slot = slot as usize;
         if self.notes.len() <= slot {
             self.notes.resize_with(slot + 1, || None);
-            self.networks.resize(slot + 1, EMPTY);
         }
         self.notes[slot] = Some(note);
-        self.networks[slot] = network;
         true
     }
 
@@ -206,10 +230,11 @@ impl FlowBook {
             zone.flows += 1;
             return zone.number;
         }
-        while !self.zone_numbers.insert(self.zone_next) {
+        while self.zone_keys.contains_key(&self.zone_next) {
             self.zone_next = UNDERLAY_ZONES | self.zone_next.wrapping_add(1);
         }
         let number = self.zone_next;
+        self.zone_keys.insert(number, key);
         self.zone_next = UNDERLAY_ZONES | number.wrapping_add(1);
         self.zones.insert(key, Zone { number, flows: 1 });
         self.shadow.set_zone(key, number);
@@ -223,16 +248,17 @@ impl FlowBook {
         if zone.flows == 0 {
             let number = zone.number;
             self.zones.remove(&key);
-            self.zone_numbers.remove(&number);
+            self.zone_keys.remove(&number);
             self.shadow.remove_zone(key);
         }
     }
 
     /// Drops the note of a slot that is out of the table.
     fn forget(&mut self, slot: u32) {
-        self.networks[slot as usize] = EMPTY;
         if let Some(note) = self.notes[slot as usize].take() {
-            self.release_zone(note.zone);
+            self.dependents.take(slot);
+            let zone = self.zone_keys.get(&self.store.key(slot).zone).copied();
+            self.release_zone(zone);
             self.leaving.push((slot, note));
         }
     }
@@ -240,33 +266,6 @@ impl FlowBook {
     fn remove(&mut self, slot: u32) {
         self.shadow.remove(slot);
         self.forget(slot);
-    }
-
-    /// Takes flows out; returns how many.
-    pub fn invalidate(&mut self, what: &Invalidate) -> usize {
-        let network = match what {
-            Invalidate::Nothing => return 0,
-            Invalidate::Network(vni) | Invalidate::Address(vni, _) => Some(*vni),
-            Invalidate::Port(_) | Invalidate::All => None,
-        };
-        let address = |ip: &IpAddr| IpAddress::from(*ip);
-        let mut gone = Vec::new();
-        for (slot, of) in self.networks.iter().enumerate() {
-            let concerned = *of != EMPTY && network.is_none_or(|network| *of == network || *of == UNKNOWN);
-            let Some(note) = self.notes[slot].as_ref().filter(|_| concerned) else { continue };
-            let matches = match what {
-                Invalidate::Port(port) => note.ports.contains(&Some(*port)),
-                Invalidate::Address(_, ip) => note.has(address(ip)),
-                Invalidate::Nothing | Invalidate::Network(_) | Invalidate::All => true,
-            };
-            if matches {
-                gone.push(slot as u32);
-            }
-        }
-        for slot in &gone {
-            self.remove(*slot);
-        }
-        gone.len()
     }
 
     /// Looks at one part of the flows: tells the mind and the usage window what they carried, takes out the idle ones.
@@ -320,21 +319,18 @@ impl Note {
         if self.connection != NO_CONNECTION {
             mind.used(now_ms, self.connection, used);
         }
-        if let Some((vni, by_gateway)) = self.destination {
-            usage.add(vni, self.key.destination.into(), by_gateway, used.bytes);
+        let key = store.key(slot);
+        if let Some(by_gateway) = self.destination {
+            usage.add(self.network, key.destination.into(), by_gateway, used.bytes);
         }
-        if let Some(turn) = self.turn.filter(|_| used.packets > 0) {
-            usage.use_turn(turn);
+        if self.turn && used.packets > 0 {
+            let (client, address) = (key.source.into(), key.destination.into());
+            usage.use_turn(TurnUse { vni: Vni(self.network), client, address });
         }
-    }
-
-    fn has(&self, address: IpAddress) -> bool {
-        self.key.source == address
-            || self.key.destination == address
-            || self.translated.contains(&Some(address))
     }
 }
 
+/// What the zone of a flow from the underlay hangs on.
 fn zone_key(ingress: &Ingress) -> Option<ZoneKey> {
     match *ingress {
         Ingress::Underlay { sender, vni, format, half, .. } => {
@@ -344,49 +340,56 @@ fn zone_key(ingress: &Ingress) -> Option<ZoneKey> {
     }
 }
 
-fn note_of(
-    ingress: &Ingress,
-    key: FlowKey,
-    zone: Option<ZoneKey>,
-    action: &Action,
-    network: u32,
-    now_ms: u64,
-) -> Note {
-    let from = if let Ingress::Port(port) = *ingress { Some(port) } else { None };
-    let to = if let Hop::Port(port) = action.hop { Some(port) } else { None };
-    let side = |side: Option<(IpAddr, u16)>| side.map(|(ip, _)| ip.into());
-    let destination = match action.hop {
-        Hop::Underlay { vni, by_gateway, .. } if from.is_some() => Some((vni, by_gateway)),
-        _ => None,
-    };
+fn note_of(ingress: &Ingress, action: &Action, network: u32, now_ms: u64) -> Note {
+    let is_from_port = matches!(ingress, Ingress::Port(_));
     Note {
-        key,
-        zone,
-        ports: [from, to],
-        translated: action.nat.map_or([None; 2], |nat| [side(nat.source), side(nat.destination)]),
+        bytes: 0,
+        network,
         connection: action.connection,
         idle_ms: action.idle_ms,
         packets: 0,
-        bytes: 0,
         last_seen_ms: now_ms as u32,
-        destination,
-        turn: from.filter(|_| action.nat.is_some_and(|nat| nat.destination.is_some())).map(|_| TurnUse {
-            vni: Vni(network),
-            client: key.source.into(),
-            address: key.destination.into(),
-        }),
+        decided: 0,
+        found: 0,
+        destination: match action.hop {
+            Hop::Underlay { by_gateway, .. } if is_from_port => Some(by_gateway),
+            _ => None,
+        },
+        turn: is_from_port && action.nat.is_some_and(|nat| nat.destination.is_some()),
     }
 }
 
-fn network_of(ingress: &Ingress, action: &Action, ports: &PortBook) -> u32 {
-    let of_port = |port: PortIndex| ports.vni(port);
+/// What a flow hangs on. Its key has the zone that it has in the table.
+fn row_of(ingress: &Ingress, key: &FlowKey, action: &Action, network: u32) -> Row {
+    let address = |address: IpAddress| Some(On::Address(network, address));
+    let mut row = Row::default();
+    row[INGRESS] = match *ingress {
+        Ingress::Port(port) => Some(On::Port(port)),
+        Ingress::Underlay { .. } => Some(On::Zone(key.zone)),
+        Ingress::External => None,
+    };
+    row[HOP] = match action.hop {
+        Hop::Port(port) => Some(On::Port(port)),
+        Hop::Underlay { receiver, by_gateway: true, .. } => Some(On::Gateway(receiver.into())),
+        Hop::Drop if action.hangs.no_gateway => Some(On::Gateway(NO_GATEWAY)),
+        Hop::Underlay { .. } | Hop::External | Hop::Drop => None,
+    };
+    row[SOURCE] = address(key.source);
+    row[DESTINATION] = address(key.destination);
+    let written = action.nat.and_then(|nat| nat.destination.or(nat.source));
+    row[TRANSLATED] = written.and_then(|(written, _)| address(written.into()));
+    row[NEXT_HOP] = action.hangs.next_hop.and_then(|hop| address(hop.into()));
+    row
+}
+
+fn network_of(ingress: &Ingress, action: &Action, vni_of: impl Fn(PortIndex) -> Option<u32>) -> u32 {
     let of_ingress = match ingress {
-        Ingress::Port(port) => of_port(*port),
+        Ingress::Port(port) => vni_of(*port),
         Ingress::Underlay { vni, .. } => Some(*vni),
         Ingress::External => None,
     };
     let of_hop = || match action.hop {
-        Hop::Port(port) => of_port(port),
+        Hop::Port(port) => vni_of(port),
         Hop::Underlay { vni, .. } => Some(vni),
         Hop::External | Hop::Drop => None,
     };

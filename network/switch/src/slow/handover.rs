@@ -202,7 +202,8 @@ impl<M: Mind> Slow<M> {
             match self.mind.apply(now_ms, &update) {
                 Ok(effects) => {
                     self.unapplied.remove(&update.key);
-                    self.take_effects(&update, effects);
+                    // Nothing is forwarded here yet, so there are no flows to decide again.
+                    drop(self.take_effects(&update, effects));
                 }
                 Err(refusal) => {
                     tracing::warn!(key = %update.key, %refusal, "not taken over");

@@ -3,9 +3,11 @@
 
 use crate::conntrack::{CarriedConnection, Changes};
 use crate::counters::Reason;
-use crate::flow::{CounterIndex, Ingress, PortIndex, Resolver};
+use crate::flow::{CounterIndex, Ingress, Invalidate, PortIndex, Resolver};
+use std::collections::BTreeSet;
+use std::net::IpAddr;
 use weir_model::Key;
-use weir_model::entry::Vni;
+use weir_model::entry::{GatewayEntry, Vni};
 use weir_model::local::{ConnectionStatus, TraceFrom, TraceReport};
 use weir_model::packet_in::PacketIn;
 use weir_packet::FlowKey;
@@ -42,6 +44,16 @@ pub trait Mind: Resolver + Send {
     /// Whether there are locations or turns that go when nobody tells of their use.
     fn holds_locations(&self) -> bool {
         false
+    }
+
+    /// The gateways in force.
+    fn gateways(&self) -> &[GatewayEntry] {
+        &[]
+    }
+
+    /// Says which gateways do not answer this host; returns which flows are to be decided again.
+    fn set_silent(&mut self, _silent: BTreeSet<IpAddr>) -> Vec<Invalidate> {
+        Vec::new()
     }
 
     /// Connections, at most `limit`.

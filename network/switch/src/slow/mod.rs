@@ -4,24 +4,27 @@
 //! publishes flows, feeds back what flows carried, keeps the ports attached, keeps the journals and
 //! answers questions. It may allocate, wait and call the system; the engine never waits for it.
 //!
-//! - [`flows`]: the book of flows: which are in the table, under which zones, and which to take out.
+//! - [`flows`]: the book of flows: which are in the table, under which zones, and which to decide again.
 //! - [`ports`]: the state of the ports. [`usage`]: who sent how much to whom.
 //! - [`requests`]: updates and questions of clients. [`captures`]: captures that run.
 //! - [`faults`]: frames whose handling failed.
 //! - [`questions`]: frames of learned networks that wait until the controllers have answered.
 //! - [`handover`]: what another process of the switch takes over.
+//! - [`probes`]: which gateways forward.
 //! - [`mind`]: what this thread asks of the slow path's mind.
 //!
 //! Order that matters: an ack leaves only after the engine works with the tables that the update led to, and has sent what it had
 //! decided by those before and what this thread had decided and given it. So "acked" means "in force for every packet": none that
 //! arrives later passes by what was in force before, and none that arrived earlier is still to be sent.
 
+mod again;
 pub mod captures;
 pub mod faults;
 pub mod flows;
 pub mod handover;
 pub mod mind;
 pub mod ports;
+pub mod probes;
 pub mod questions;
 pub mod requests;
 pub mod tables_mind;
@@ -43,8 +46,9 @@ use flows::FlowBook;
 use handover::HandoverPort;
 use mind::Mind;
 use ports::PortBook;
+use probes::Probes;
 use questions::Questions;
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, HashMap};
 use std::io;
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -89,8 +93,6 @@ pub struct SlowCounters {
     pub not_installed: u64,
     /// Flows that were idle too long.
     pub idle: u64,
-    /// Flows taken out because something changed.
-    pub invalidated: u64,
     /// Frames that the ring to the engine had no room for.
     pub inject_overflow: u64,
     /// Frames punted to the agent.
@@ -156,6 +158,9 @@ pub struct Slow<M> {
     store: Store,
     usage: UsageWindow,
     questions: Questions<(Miss, Vec<u8>)>,
+    probes: Probes,
+    /// What had come back of each gateway's probes when it was asked the last time: the slot of their flow, and packets.
+    probed: HashMap<IpAddr, (u32, u32)>,
     captures: Captures,
     faults: Faults,
     handover: HandoverPort,
@@ -229,6 +234,8 @@ impl<M: Mind> Slow<M> {
             ports: parts.ports,
             store: parts.store,
             questions: Questions::default(),
+            probes: Probes::default(),
+            probed: HashMap::new(),
             captures: Captures::default(),
             faults: parts.faults,
             handover: parts.handover,
@@ -256,7 +263,8 @@ impl<M: Mind> Slow<M> {
         let updates: Vec<weir_model::Update> = requests::updates_in_force(self.kept.gate()).collect();
         for update in &updates {
             match self.mind.apply(now_ms, update) {
-                Ok(effects) => self.take_effects(update, effects),
+                // Nothing forwards yet, so there are no flows to decide again.
+                Ok(effects) => drop(self.take_effects(update, effects)),
                 Err(refusal) => {
                     tracing::warn!(key = %update.key, version = %update.version, %refusal, "not restored");
                     self.unapplied.insert(update.key.clone());
@@ -300,7 +308,7 @@ impl<M: Mind> Slow<M> {
                 self.take_requests()?;
             }
             if self.flows.is_ready() && Instant::now() >= self.next_tick {
-                self.pass_time();
+                self.pass_time()?;
             }
             self.publish()?;
             self.write_journal();
@@ -449,7 +457,8 @@ impl<M: Mind> Slow<M> {
         self.counters.resolved += 1;
         let resolution = self.mind.resolve(now_ms, &miss.ingress, &miss.key, miss.reason, frame);
         for (ingress, key, action) in &resolution.install {
-            let installed = self.flows.install(ingress, key, action, &self.ports, now_ms);
+            let installed =
+                self.flows.install(ingress, key, action, |port| self.ports.vni(port), now_ms);
             self.counters.not_installed += u64::from(!installed);
             self.shared.counters.prepare_rule(action.counter);
         }
@@ -546,26 +555,19 @@ impl<M: Mind> Slow<M> {
         }
     }
 
-    /// Makes an applied update true outside of the mind's tables.
-    fn take_effects(&mut self, update: &weir_model::Update, effects: Effects) {
+    /// Makes an applied update true outside of the mind's tables and of the flow table; returns which flows are to be decided again.
+    fn take_effects(&mut self, update: &weir_model::Update, effects: Effects) -> Vec<Invalidate> {
         for effect in effects.ports {
             if let PortEffect::Remove { port } = effect {
                 self.questions.port_gone(port);
             }
             self.port_effect(update, effect);
         }
-        for invalidate in &effects.invalidate {
-            self.invalidate(invalidate);
-        }
-    }
-
-    fn invalidate(&mut self, invalidate: &Invalidate) {
-        self.counters.invalidated += self.flows.invalidate(invalidate) as u64;
-        self.flows.tell_leaving(self.shared.now_ms(), &mut self.mind, &mut self.usage);
+        effects.invalidate
     }
 
     /// One tick: a part of the flows, and whatever waits for time.
-    fn pass_time(&mut self) {
+    fn pass_time(&mut self) -> io::Result<()> {
         self.next_tick = Instant::now() + Duration::from_millis(TICK_MS);
         let now_ms = self.shared.now_ms();
         self.tick += 1;
@@ -573,9 +575,8 @@ impl<M: Mind> Slow<M> {
         let idle = self.flows.scan(part, TICKS_PER_ROUND, now_ms, &mut self.mind, &mut self.usage);
         self.counters.idle += idle;
         if part == 0 {
-            for invalidate in self.mind.tick(now_ms) {
-                self.invalidate(&invalidate);
-            }
+            let changes = self.mind.tick(now_ms);
+            self.decide_again(&changes)?;
             let mut injected = false;
             for (port, frame) in self.mind.due_frames(now_ms) {
                 injected |= self.inject(Inject::Port(usize::from(port)), &frame);
@@ -590,6 +591,7 @@ impl<M: Mind> Slow<M> {
             self.tell_found();
             self.look_at_veths();
         }
+        self.probe_gateways(now_ms)?;
         self.questions.pass_time(now_ms);
         self.store.tend();
         self.faults.write_if_due();
@@ -597,6 +599,7 @@ impl<M: Mind> Slow<M> {
         self.tell_ports();
         self.continue_states();
         self.serve_captures();
+        Ok(())
     }
 
     /// Tells of what the controllers asked for and is here, until they do not ask any more.

@@ -9,7 +9,7 @@ use crate::counters::Reason;
 use crate::engine::counters::{EngineDrop, EngineEvent};
 use crate::engine::wire::BySockets;
 use crate::engine::{Command, EXTERNAL, Returned};
-use crate::flow::{Effects, Ingress};
+use crate::flow::{ChangeCause, Effects, Ingress};
 use crate::ports::vhost::touched::All;
 use std::collections::BTreeSet;
 use std::io;
@@ -170,10 +170,12 @@ impl<M: Mind> Slow<M> {
         }
         let taken = self.kept.take(frame, usize::MAX, &mut applying);
         let mut changed = Vec::new();
+        let mut changes = Vec::new();
         for (update, effect) in applying.effects {
-            self.take_effects(&update, effect);
+            changes.append(&mut self.take_effects(&update, effect));
             changed.push(update);
         }
+        self.decide_again(&changes)?;
         self.publish_and_wait()?;
         self.release_held(&changed)?;
         let took = received.elapsed();
@@ -427,7 +429,6 @@ impl<M: Mind> Slow<M> {
             late,
             not_installed,
             idle,
-            invalidated,
             inject_overflow,
             punted,
             punt_lost,
@@ -451,9 +452,11 @@ impl<M: Mind> Slow<M> {
             ("misses_late", late),
             ("flows_not_installed", not_installed),
             ("flows_idle", idle),
-            ("flows_invalidated", invalidated),
+            ("flows_replaced", self.flows.changes.replaced),
+            ("flows_invalidated", self.flows.changes.taken_out),
             ("flows", self.flows.count() as u64),
             ("flow_table_bytes", self.flows.bytes() as u64),
+            ("flow_dependents_bytes", self.flows.dependents_bytes() as u64),
             ("sender_zones", self.flows.zone_count() as u64),
             ("inject_overflow", inject_overflow),
             ("punted", punted),
@@ -487,8 +490,8 @@ impl<M: Mind> Slow<M> {
             ("updates_forged", gate.forged),
             ("updates_endorsed", gate.endorsed),
             ("updates_endorsed_badly", gate.endorsed_badly),
-            ("updates_not_restored", self.unapplied.len() as u64),
             ("updates_refused", gate.refused),
+            ("updates_not_restored", self.unapplied.len() as u64),
             ("checkpoint_cut_bytes", gate.journal_cut_bytes),
             ("checkpoint_compactions", gate.compactions),
             ("clients_dropped", self.control.clients_dropped.load(Relaxed)),
@@ -496,6 +499,17 @@ impl<M: Mind> Slow<M> {
             ("clients_refused", self.control.clients_refused.load(Relaxed)),
         ] {
             put(name.to_string(), value);
+        }
+        for (name, is_silent, counters) in self.probes.all() {
+            put(format!("gateway_silent{{gateway=\"{name}\"}}"), is_silent.into());
+            put(format!("gateway_silences{{gateway=\"{name}\"}}"), counters.silent);
+            put(format!("gateway_probes{{gateway=\"{name}\"}}"), counters.sent);
+            put(format!("gateway_probes_unanswered{{gateway=\"{name}\"}}"), counters.unanswered);
+        }
+        for cause in ChangeCause::ALL {
+            let (label, changes) = (cause.as_str(), &self.flows.changes);
+            put(format!("flows_looked_at{{cause=\"{label}\"}}"), changes.looked_at[cause as usize]);
+            put(format!("flows_decided_again{{cause=\"{label}\"}}"), changes.again[cause as usize]);
         }
         for (name, value) in
             update.counters("update_us").into_iter().chain(asked.answers.counters("question_us"))

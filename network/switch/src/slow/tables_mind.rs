@@ -4,14 +4,15 @@ use super::mind::Mind;
 use crate::config::SwitchConfig;
 use crate::conntrack::{CarriedConnection, Changes, ConnectionRecord, Limits};
 use crate::counters::Reason;
-use crate::flow::{CounterIndex, Ingress, PortIndex};
+use crate::flow::{CounterIndex, Ingress, Invalidate, PortIndex};
 use crate::nat::NatPool;
 use crate::resolve::{ResolverConfig, TableResolver};
 use crate::tables::Role;
+use std::collections::BTreeSet;
 use std::net::IpAddr;
 use weir_base::codec::{decode, encode};
 use weir_model::Key;
-use weir_model::entry::Vni;
+use weir_model::entry::{GatewayEntry, Vni};
 use weir_model::event;
 use weir_model::local::{ConnectionStatus, TraceFrom, TraceReport};
 use weir_model::packet_in::PacketIn;
@@ -123,6 +124,14 @@ impl Mind for TableResolver {
 
     fn holds_locations(&self) -> bool {
         self.tables().role() == Role::Host && self.tables().locations() + self.tables().turns() > 0
+    }
+
+    fn gateways(&self) -> &[GatewayEntry] {
+        self.tables().gateways()
+    }
+
+    fn set_silent(&mut self, silent: BTreeSet<IpAddr>) -> Vec<Invalidate> {
+        self.tables.set_silent(silent)
     }
 
     fn due_frames(&mut self, now_ms: u64) -> Vec<(PortIndex, Vec<u8>)> {

@@ -1,4 +1,4 @@
-//! Applying updates: check, change, say what must be asked for again.
+//! Applying updates: check, change, say what must be decided again.
 
 use super::network::{Location, Network};
 use super::routes::ROUTES_MAX;
@@ -22,8 +22,6 @@ use weir_model::resource::{
 use weir_model::update::Refusal;
 use weir_model::{Change, Entry, Key, Label, MacAddr, Update, Version};
 
-/// More addresses than this are invalidated as their whole network.
-const ADDRESSES_INVALIDATED_MAX: usize = 16;
 /// Longest name of a network device, bytes.
 const DEVICE_BYTES_MAX: usize = 15;
 
@@ -141,7 +139,8 @@ impl Tables {
         }
     }
 
-    /// Flows that are invalidated are no denied flows that the engine holds.
+    /// Of flows that are decided again it is remembered anew that they are denied, if they are. Of a sender that may be none any more
+    /// nothing is remembered, also not of flows that have left the table.
     fn forgive(&mut self, effects: &Effects) {
         for invalidate in &effects.invalidate {
             match invalidate {
@@ -149,6 +148,14 @@ impl Tables {
                 Invalidate::Network(vni) => {
                     if let Some(network) = self.networks.get_mut(vni) {
                         network.forgive_all();
+                    }
+                }
+                Invalidate::Sender(None, sender) => {
+                    self.networks.values_mut().for_each(|network| network.forgive_sender(*sender));
+                }
+                Invalidate::Sender(Some(vni), sender) => {
+                    if let Some(network) = self.networks.get_mut(vni) {
+                        network.forgive_sender(*sender);
                     }
                 }
                 _ => {}
@@ -169,8 +176,39 @@ impl Tables {
         if self.gateways == gateways {
             return Ok(Effects::default());
         }
+        let (before, after) = (places(&self.gateways), places(gateways));
         self.gateways = gateways.to_vec();
-        Ok(Effects { invalidate: vec![Invalidate::All], ports: Vec::new() })
+        self.silent.retain(|gateway| after.contains(gateway));
+        let come: Vec<IpAddr> = after.difference(&before).copied().collect();
+        let gone: Vec<IpAddr> = before.difference(&after).copied().collect();
+        let used = self.use_gateways();
+        let mut invalidate: Vec<Invalidate> =
+            gone.iter().map(|gateway| Invalidate::Sender(None, *gateway)).collect();
+        if self.role == Role::Gateway {
+            // No tenant reaches one from outside.
+            invalidate.extend(gone.iter().chain(&come).map(|gateway| Invalidate::Outside(*gateway)));
+        } else {
+            invalidate.extend(used);
+        }
+        Ok(Effects { invalidate, ports: Vec::new() })
+    }
+
+    /// Says which gateways do not answer this host; returns which flows are to be decided again.
+    pub fn set_silent(&mut self, silent: BTreeSet<IpAddr>) -> Vec<Invalidate> {
+        self.silent = silent;
+        self.use_gateways().into_iter().collect()
+    }
+
+    /// Spreads conversations over the gateways that are not silent, or over all where there is no other.
+    fn use_gateways(&mut self) -> Option<Invalidate> {
+        let is_heard = |gateway: &&GatewayEntry| !self.silent.contains(&gateway.underlay);
+        let heard: Vec<GatewayEntry> = self.gateways.iter().filter(is_heard).cloned().collect();
+        let usable = if heard.is_empty() { self.gateways.clone() } else { heard };
+        let before = places(&std::mem::replace(&mut self.usable, usable));
+        let after = places(&self.usable);
+        let come: Vec<IpAddr> = after.difference(&before).copied().collect();
+        let gone: Vec<IpAddr> = before.difference(&after).copied().collect();
+        (!(come.is_empty() && gone.is_empty())).then_some(Invalidate::Gateways { come, gone })
     }
 
     fn put_network(&mut self, vni: u32, entry: Option<&NetworkEntry>) -> Result<Effects, Refusal> {
@@ -230,7 +268,7 @@ impl Tables {
             return Ok(Effects::default());
         }
         network.generation += 1;
-        Ok(Effects { invalidate: invalidate_addresses(network, changed), ports: Vec::new() })
+        Ok(Effects { invalidate: addresses_of(vni, changed), ports: Vec::new() })
     }
 
     fn put_route(&mut self, vni: u32, prefix: IpNet, entry: Option<&RouteEntry>) -> Result<Effects, Refusal> {
@@ -267,14 +305,8 @@ impl Tables {
             *network.next_hops.entry(*hop).or_default() += 1;
         }
         network.generation += 1;
-        let host_route = prefix.prefix_len() == prefix.max_prefix_len();
-        let invalidate = if self.role == Role::Host && network.ports.is_empty() {
-            Vec::new()
-        } else if host_route {
-            vec![Invalidate::Address(vni, prefix.addr())]
-        } else {
-            vec![Invalidate::Network(vni)]
-        };
+        let concerns = self.role == Role::Gateway || !network.ports.is_empty();
+        let invalidate = if concerns { vec![Invalidate::Route(vni, prefix)] } else { Vec::new() };
         Ok(Effects { invalidate, ports: Vec::new() })
     }
 
@@ -309,17 +341,23 @@ impl Tables {
             }
         }
         self.locations = self.locations + usize::from(new.is_some()) - usize::from(old.is_some());
+        let mut invalidate = vec![Invalidate::Address(vni, address)];
+        if let Some(new) = new {
+            *self.underlays.entry(new.underlay).or_default() += 1;
+            if self.underlays[&new.underlay] == 1 && self.role == Role::Gateway {
+                // Flows that go outside to a place which nobody knew for a switch's.
+                invalidate.push(Invalidate::Outside(new.underlay));
+            }
+        }
         if let Some(old) = old {
             count_down(&mut network.hosts, old.underlay);
             count_down(&mut self.underlays, old.underlay);
-        }
-        let mut invalidate = invalidate_addresses(network, vec![address]);
-        if let Some(new) = new {
-            let count = self.underlays.entry(new.underlay).or_default();
-            *count += 1;
-            if *count == 1 && self.role == Role::Gateway {
-                // Flows that go outside to a place which nobody knew for a switch's.
-                invalidate = vec![Invalidate::All];
+            if !network.hosts.contains_key(&old.underlay) {
+                // Without a token that was what proved it to be a sender of the network.
+                invalidate.push(Invalidate::Sender(Some(vni), old.underlay));
+            }
+            if self.role == Role::Gateway && !self.underlays.contains_key(&old.underlay) {
+                invalidate.push(Invalidate::Outside(old.underlay));
             }
         }
         Ok(Effects { invalidate, ports: Vec::new() })
@@ -505,7 +543,7 @@ impl Tables {
         network.generation += 1;
         self.free_ports.push_back(index);
         let mut invalidate = vec![Invalidate::Port(index)];
-        invalidate.extend(invalidate_addresses(network, port.entry.addresses));
+        invalidate.extend(addresses_of(vni, port.entry.addresses));
         Effects { invalidate, ports: vec![PortEffect::Remove { port: index }] }
     }
 
@@ -525,6 +563,10 @@ impl Tables {
         }
         effects
     }
+}
+
+fn places(gateways: &[GatewayEntry]) -> BTreeSet<IpAddr> {
+    gateways.iter().map(|gateway| gateway.underlay).collect()
 }
 
 fn set_effect(port: &Port, mtu: u16) -> PortEffect {
@@ -554,7 +596,7 @@ fn port_changes(network: &mut Network, old: Option<&Port>, new: &Port) -> Vec<In
     let after: BTreeSet<IpAddr> = new.entry.addresses.iter().copied().collect();
     let Some(old) = old else {
         network.generation += 1;
-        return invalidate_addresses(network, after.into_iter().collect());
+        return addresses_of(network.vni.0, after);
     };
     // What DHCP says, and the version that was waited for, are in no verdict.
     let verdict = |port: &Port| {
@@ -573,9 +615,9 @@ fn port_changes(network: &mut Network, old: Option<&Port>, new: &Port) -> Vec<In
     }
     network.generation += 1;
     let before: BTreeSet<IpAddr> = old.entry.addresses.iter().copied().collect();
-    let changed = before.symmetric_difference(&after).copied().collect();
     let mut invalidate = vec![Invalidate::Port(new.index)];
-    invalidate.extend(invalidate_addresses(network, changed));
+    // What is dropped on the way to it, for its tags too, hangs on its addresses alone.
+    invalidate.extend(addresses_of(network.vni.0, before.union(&after).copied()));
     invalidate
 }
 
@@ -593,14 +635,8 @@ fn readiness(network: &Network, port: &PortEntry) -> (bool, String) {
     }
 }
 
-/// Addresses one by one, or their network when they are many or routes lead through one of them.
-fn invalidate_addresses(network: &Network, addresses: Vec<IpAddr>) -> Vec<Invalidate> {
-    let through = addresses.iter().any(|address| network.next_hops.contains_key(address));
-    if through || addresses.len() > ADDRESSES_INVALIDATED_MAX {
-        vec![Invalidate::Network(network.vni.0)]
-    } else {
-        addresses.into_iter().map(|address| Invalidate::Address(network.vni.0, address)).collect()
-    }
+fn addresses_of(vni: u32, addresses: impl IntoIterator<Item = IpAddr>) -> Vec<Invalidate> {
+    addresses.into_iter().map(|address| Invalidate::Address(vni, address)).collect()
 }
 
 fn count_down(counts: &mut hashbrown::HashMap<IpAddr, u32, super::Hasher>, address: IpAddr) {

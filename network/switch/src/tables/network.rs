@@ -68,7 +68,7 @@ pub struct Network {
     /// Flows from the underlay that the firewall denied and the engine holds as drops, by key, with
     /// their senders and what those had decided. A connection opened the other way makes them allowed, so they are replaced then.
     denied: HashMap<FlowKey, Vec<(IpAddr, Half)>, Hasher>,
-    /// Whether `denied` is full; the network's flows are then invalidated at the next tick.
+    /// Whether `denied` is full; the denied flows are then decided again at the next tick.
     pub denied_full: bool,
     /// Budget of ICMP errors that its packets from the underlay are answered with.
     pub bucket: Bucket,
@@ -208,7 +208,25 @@ impl Network {
         self.denied.remove(key);
     }
 
-    /// Forgets all that was denied: the flows of the network are gone.
+    /// Forgets that a sender's flow was denied.
+    pub fn forgive_of(&mut self, key: &FlowKey, sender: (IpAddr, Half)) {
+        if let Some(senders) = self.denied.get_mut(key) {
+            senders.retain(|known| *known != sender);
+            if senders.is_empty() {
+                self.denied.remove(key);
+            }
+        }
+    }
+
+    /// Forgets all that was denied to a sender.
+    pub fn forgive_sender(&mut self, sender: IpAddr) {
+        self.denied.retain(|_, senders| {
+            senders.retain(|(known, _)| *known != sender);
+            !senders.is_empty()
+        });
+    }
+
+    /// Forgets all that was denied: the flows of the network are decided again.
     pub fn forgive_all(&mut self) {
         self.denied.clear();
         self.denied_full = false;

@@ -83,13 +83,20 @@ impl Tables {
         if self.switches.len() - old.len() + addresses.len() > SWITCHES_MAX {
             return full(SWITCHES_MAX);
         }
-        let gone = old.iter().any(|address| addresses.binary_search(address).is_err());
-        let come = addresses.iter().any(|address| old.binary_search(address).is_err());
+        let gone: Vec<IpAddr> =
+            old.iter().filter(|address| addresses.binary_search(address).is_err()).copied().collect();
+        let come = addresses.iter().filter(|address| old.binary_search(address).is_err());
+        let mut invalidate: Vec<Invalidate> =
+            gone.iter().map(|switch| Invalidate::Sender(None, *switch)).collect();
+        if self.role == Role::Gateway {
+            // No tenant reaches a switch from outside.
+            invalidate.extend(gone.iter().chain(come).map(|switch| Invalidate::Outside(*switch)));
+        }
         match addresses {
             [] => self.switches.buckets.remove(&bucket),
             _ => self.switches.buckets.insert(bucket, addresses.to_vec()),
         };
-        Ok(self.listed(come, gone))
+        Ok(Effects { invalidate, ports: Vec::new() })
     }
 
     pub(super) fn put_underlays(&mut self, entry: Option<&UnderlaysEntry>) -> Result<Effects, Refusal> {
@@ -101,13 +108,7 @@ impl Tables {
             return Ok(Effects::default());
         }
         self.switches.underlays = entry.cloned();
-        Ok(self.listed(true, true))
-    }
-
-    /// Flows of whoever is no switch any more end, and at a gateway those that go outside to whoever is one now.
-    fn listed(&self, come: bool, gone: bool) -> Effects {
-        let concerns = gone || come && self.role == Role::Gateway;
-        let invalidate = if concerns { vec![Invalidate::All] } else { Vec::new() };
-        Effects { invalidate, ports: Vec::new() }
+        // Prefixes of other domains, which seldom change: any flow may be from within one, or to it.
+        Ok(Effects { invalidate: vec![Invalidate::All], ports: Vec::new() })
     }
 }

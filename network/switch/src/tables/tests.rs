@@ -73,7 +73,8 @@ fn an_update_invalidates_what_it_touches_and_no_more() {
     let effects = apply(&mut tables, &port(1, "a", 5, &["10.0.0.5"], &[]));
     assert_eq!(effects.invalidate, [address("10.0.0.5")]);
     let effects = apply(&mut tables, &port(1, "a", 5, &["10.0.0.5", "10.0.0.6"], &[]));
-    assert_eq!(effects.invalidate, [Invalidate::Port(0), address("10.0.0.6")]);
+    let own = ["10.0.0.5", "10.0.0.6"].map(address);
+    assert_eq!(effects.invalidate, [&[Invalidate::Port(0)][..], &own].concat());
     assert_eq!(apply(&mut tables, &port(1, "a", 5, &["10.0.0.5", "10.0.0.6"], &[])), Effects::default());
 
     assert_eq!(
@@ -88,16 +89,25 @@ fn an_update_invalidates_what_it_touches_and_no_more() {
     assert_eq!(effects.invalidate, [address("10.0.0.5"), address("10.0.0.7")]);
 
     let hop = RouteHop::Address(ip("10.0.0.9"));
+    let of_route = |prefix: &str| Invalidate::Route(1, prefix.parse().unwrap());
     let effects = apply(&mut tables, &route(1, "r", "172.16.0.0/16", hop.clone()));
-    assert_eq!(effects.invalidate, [Invalidate::Network(1)]);
+    assert_eq!(effects.invalidate, [of_route("172.16.0.0/16")]);
     assert_eq!(apply(&mut tables, &route(1, "r", "172.16.0.0/16", hop)), Effects::default());
     let effects = apply(&mut tables, &route(1, "one", "172.16.0.1/32", RouteHop::Drop));
-    assert_eq!(effects.invalidate, [address("172.16.0.1")]);
+    assert_eq!(effects.invalidate, [of_route("172.16.0.1/32")]);
     let effects = apply(&mut tables, &location(1, "10.0.0.9", 9, "192.0.2.8"));
-    assert_eq!(effects.invalidate, [Invalidate::Network(1)], "routes lead through it");
+    let nobody_is_there = Invalidate::Sender(Some(1), ip("192.0.2.9"));
+    assert_eq!(effects.invalidate, [address("10.0.0.9"), nobody_is_there]);
 
-    assert_eq!(apply(&mut tables, &gateways(&["192.0.2.100"])).invalidate, [Invalidate::All]);
+    let changed = |come: &[&str], gone: &[&str]| Invalidate::Gateways {
+        come: come.iter().map(|gateway| ip(gateway)).collect(),
+        gone: gone.iter().map(|gateway| ip(gateway)).collect(),
+    };
+    assert_eq!(apply(&mut tables, &gateways(&["192.0.2.100"])).invalidate, [changed(&["192.0.2.100"], &[])]);
     assert_eq!(apply(&mut tables, &gateways(&["192.0.2.100"])), Effects::default());
+    let effects = apply(&mut tables, &gateways(&["192.0.2.101"]));
+    let gone = Invalidate::Sender(None, ip("192.0.2.100"));
+    assert_eq!(effects.invalidate, [gone, changed(&["192.0.2.101"], &["192.0.2.100"])]);
     let effects = apply(&mut tables, &delete(2, port_key(1, "a")));
     assert_eq!(effects.invalidate[0], Invalidate::Port(0));
     assert_eq!(effects.ports, [PortEffect::Remove { port: 0 }]);
@@ -309,3 +319,30 @@ proptest! {
 }
 
 use ipnet::IpNet;
+
+/// Conversations are spread over the gateways that are not silent; one that is has its share back when it is heard again.
+#[test]
+fn a_silent_gateway_is_as_one_that_is_not_in_the_list() {
+    use std::collections::BTreeSet;
+    let mut tables = host();
+    apply(&mut tables, &gateways(&["192.0.2.100", "192.0.2.101"]));
+    let usable = |tables: &Tables| -> Vec<IpAddr> {
+        tables.usable_gateways().iter().map(|gateway| gateway.underlay).collect()
+    };
+    let changed = |come: &[&str], gone: &[&str]| Invalidate::Gateways {
+        come: come.iter().map(|gateway| ip(gateway)).collect(),
+        gone: gone.iter().map(|gateway| ip(gateway)).collect(),
+    };
+    let (one, both) = (BTreeSet::from([ip("192.0.2.100")]), ["192.0.2.100", "192.0.2.101"].map(ip));
+    assert_eq!(tables.set_silent(one.clone()), [changed(&[], &["192.0.2.100"])]);
+    assert_eq!(usable(&tables), [ip("192.0.2.101")]);
+    assert_eq!(tables.set_silent(one.clone()), [], "nothing new");
+    // Packets from it are taken all the same, and it is a gateway in the list.
+    assert_eq!(tables.gateways().len(), 2);
+    assert_eq!(tables.set_silent(BTreeSet::from(both)), [changed(&["192.0.2.100"], &[])], "all are none");
+    assert_eq!(usable(&tables), both);
+    tables.set_silent(one);
+    let effects = apply(&mut tables, &gateways(&["192.0.2.100"]));
+    assert!(effects.invalidate.contains(&changed(&["192.0.2.100"], &["192.0.2.101"])), "{effects:?}");
+    assert_eq!(tables.set_silent(BTreeSet::new()), []);
+}

@@ -26,6 +26,7 @@ fn action() -> Action {
         counter: 0,
         connection: NO_CONNECTION,
         idle_ms: 1000,
+        hangs: Default::default(),
     }
 }
 

@@ -5,6 +5,9 @@ use crate::flow::Ingress;
 use crate::nat::NatPool;
 use std::net::IpAddr;
 use weir_model::entry::RouteHop;
+use weir_model::resource::Encapsulation;
+use weir_packet::encap::Half;
+use weir_trust::token::TokenKey;
 
 fn outwards(port: u16, flags: u8) -> Vec<u8> {
     tcp((ip("10.0.0.5"), port), (ip("8.8.8.8"), 443), flags).build()
@@ -442,4 +445,39 @@ fn nobody_takes_all_translated_ports_towards_a_destination() {
     }
     assert!(matches!(out(2, "10.0.0.5", 4000, 9000), Event::External(_)), "another tenant gets through");
     assert!(matches!(out(1, "10.0.0.5", 4000, 9000), Event::External(_)), "what is open goes on");
+}
+
+/// A gateway sends back what a host asks by, as it forwards anything, and once; a host counts it. Who proves nothing hears nothing.
+#[test]
+fn a_probe_goes_back_once_and_is_counted_where_it_came_from() {
+    use crate::slow::probes::{PROBE_VNI, frame};
+    let mut switch = gateway();
+    let event = switch.at_underlay(HOST, PROBE_VNI, &frame());
+    let Event::Sent { receiver, vni, token, by_gateway: false, frame: back, .. } = event else {
+        panic!("{event:?}")
+    };
+    assert_eq!((receiver, vni, ttl_of(&back)), (ip(HOST), PROBE_VNI, 1));
+    check(&back);
+    assert!(TokenKey::new(SECRET).check(PROBE_VNI, ip(GATEWAY), token));
+    let misses = switch.misses;
+    assert!(matches!(switch.at_underlay(HOST, PROBE_VNI, &frame()), Event::Sent { .. }));
+    assert_eq!(switch.misses, misses, "the flow table sends it back");
+    assert_eq!(switch.at_underlay(HOST, PROBE_VNI, &back), dropped("ttl-expired"), "and not for ever");
+    let ingress = |token| Ingress::Underlay {
+        sender: ip(OTHER_HOST),
+        vni: PROBE_VNI,
+        token,
+        format: Encapsulation::Geneve,
+        half: Half::Unsaid,
+    };
+    assert_eq!(switch.take(&ingress(None), &frame()), dropped("bad-token"));
+    let of_another = TokenKey::new(SECRET).token(PROBE_VNI, ip(HOST));
+    assert_eq!(switch.take(&ingress(Some(of_another)), &frame()), dropped("bad-token"));
+
+    let mut asks = host(Vec::new());
+    let counted = Event::Dropped("passed{path=\"probe\"}".to_string());
+    assert_eq!(asks.at_underlay(GATEWAY, PROBE_VNI, &back), counted);
+    let misses = asks.misses;
+    assert_eq!(asks.at_underlay(GATEWAY, PROBE_VNI, &back), counted);
+    assert_eq!(asks.misses, misses, "the flow table counts it");
 }

@@ -56,7 +56,7 @@ fn arbitrary_policy(vni: u32) -> impl Strategy<Value = Update> {
 }
 
 /// A change of one network.
-fn arbitrary_update(vni: u32) -> impl Strategy<Value = Update> {
+pub(super) fn arbitrary_update(vni: u32) -> impl Strategy<Value = Update> {
     let hop = prop_oneof![
         Just(RouteHop::Drop),
         Just(RouteHop::External),
@@ -93,7 +93,7 @@ fn two_tenants() -> Switch {
     switch
 }
 
-fn arbitrary_packet() -> impl Strategy<Value = Packet> {
+pub(super) fn arbitrary_packet() -> impl Strategy<Value = Packet> {
     let address = || (0..ADDRESSES.len()).prop_map(|n| ip(ADDRESSES[n]));
     // First, later and last fragments of few datagrams, so that some belong together.
     let fragment = || prop_oneof![Just(0x2000_u16), Just(0x2002), Just(2), Just(0x2001), Just(4)];

@@ -1,8 +1,9 @@
 use super::*;
 use crate::counters::Reason;
+use crate::flow::{Again, ChangeCause, Invalidate};
 use crate::flow::{CounterIndex, Effects, MissReason, Nat, Outcome, Resolution, Resolver};
-use crate::ports::attach::Attacher;
-use std::sync::mpsc::channel;
+use crate::tables::gateways;
+use std::net::IpAddr;
 use weir_model::local::{ConnectionStatus, TraceFrom, TraceReport};
 use weir_model::resource::Encapsulation;
 use weir_model::update::Refusal;
@@ -19,6 +20,12 @@ struct Listener {
 impl Resolver for Listener {
     fn resolve(&mut self, _: u64, _: &Ingress, _: &FlowKey, _: MissReason, _: &[u8]) -> Resolution {
         Resolution { install: Vec::new(), outcome: Outcome::Drop }
+    }
+    fn decide_again(&mut self, _: u64, _: &Ingress, _: &FlowKey) -> Again {
+        Again::Ask
+    }
+    fn route_bits(&self, _: u32, address: IpAddr) -> Option<u8> {
+        (address == ip("203.0.113.7")).then_some(24)
     }
     fn apply(&mut self, _: u64, _: &Update) -> Result<Effects, Refusal> {
         Ok(Effects::default())
@@ -68,7 +75,6 @@ impl Mind for Listener {
 struct World {
     book: FlowBook,
     engine: Option<Box<Tables>>,
-    ports: PortBook,
     store: Arc<FlowStore>,
     mind: Listener,
     usage: UsageWindow,
@@ -77,17 +83,18 @@ struct World {
 fn world() -> World {
     let store = Arc::new(FlowStore::new([3, 4]));
     let (book, engine) = FlowBook::new(Arc::clone(&store));
-    let (sender, arrived) = channel();
-    let tell = sender.clone();
-    let attacher = Attacher::start(move |result| drop(sender.send(result.into()))).unwrap();
-    let ports = PortBook::new(attacher, Arc::new(move |what| drop(tell.send(what))), arrived);
     let usage = UsageWindow::new(Label::new("h1").unwrap());
-    World { book, engine: Some(engine), ports, store, mind: Listener::default(), usage }
+    World { book, engine: Some(engine), store, mind: Listener::default(), usage }
+}
+
+/// Ports of a number are in the network of that number; the third is in none that is known.
+fn vni_of(port: PortIndex) -> Option<u32> {
+    (port < 3).then_some(port.into())
 }
 
 impl World {
     fn install(&mut self, ingress: &Ingress, key: &FlowKey, action: &Action) -> bool {
-        self.book.install(ingress, key, action, &self.ports, 0)
+        self.book.install(ingress, key, action, vni_of, 0)
     }
 
     fn swap(&mut self) {
@@ -142,6 +149,7 @@ fn action(hop: Hop) -> Action {
         counter: 0,
         connection: 5,
         idle_ms: 1000,
+        hangs: Default::default(),
     }
 }
 
@@ -167,40 +175,108 @@ fn equal_flows_of_two_networks_are_two_flows() {
 }
 
 #[test]
-fn invalidation_takes_out_what_is_concerned() {
+fn what_hangs_on_a_change_is_found_and_decided_again_once() {
     let mut world = world();
     let (a, b) = (key("10.0.0.1", "10.0.0.2"), key("10.0.0.3", "10.0.0.4"));
     let mut translated = action(Hop::External);
     translated.nat = Some(Nat { source: Some((ip("203.0.113.7"), 99)), destination: None });
+    let mut behind = action(to(1));
+    behind.hangs.next_hop = Some(ip("10.0.0.9"));
     let fill = |world: &mut World| {
         world.install(&from("192.0.2.1", 1), &a, &action(Hop::Port(1)));
         world.install(&from("192.0.2.1", 1), &b, &translated);
         world.install(&from("192.0.2.1", 2), &a, &action(Hop::Port(2)));
         world.install(&Ingress::Port(2), &b, &action(Hop::Drop));
+        world.install(&Ingress::Port(1), &a, &behind);
     };
+    let gateway = ip("192.0.2.9");
+    let gateways =
+        |come: &[IpAddr], gone: &[IpAddr]| Invalidate::Gateways { come: come.to_vec(), gone: gone.to_vec() };
+    let route = |prefix: &str| Invalidate::Route(1, prefix.parse().unwrap());
     let cases = [
         (Invalidate::Nothing, 0),
-        // A flow of a port whose network is not known may belong to it.
         (Invalidate::Network(1), 3),
         (Invalidate::Network(2), 2),
-        (Invalidate::Network(3), 1),
-        (Invalidate::Port(1), 1),
+        (Invalidate::Network(3), 0),
+        (Invalidate::Port(1), 2),
         (Invalidate::Port(2), 2),
-        (Invalidate::Address(1, ip("10.0.0.1")), 1),
-        (Invalidate::Address(1, ip("10.0.0.4")), 2),
+        (Invalidate::Address(1, ip("10.0.0.1")), 2),
+        (Invalidate::Address(1, ip("10.0.0.4")), 1),
         (Invalidate::Address(1, ip("203.0.113.7")), 1),
+        (Invalidate::Address(1, ip("10.0.0.9")), 1),
         (Invalidate::Address(1, ip("10.9.9.9")), 0),
-        (Invalidate::All, 4),
+        (route("10.0.0.4/32"), 1),
+        (route("10.0.0.0/30"), 3),
+        // Nothing goes to the next hop itself.
+        (route("10.0.0.8/31"), 0),
+        (route("10.0.0.4/31"), 1),
+        // The mind of these tests has a longer route to every address of this one.
+        (route("203.0.0.0/8"), 0),
+        (route("fd00::/8"), 0),
+        (route("::/0"), 0),
+        (gateways(&[], &[gateway]), 1),
+        (gateways(&[], &[ip("192.0.2.8")]), 0),
+        (Invalidate::Sender(None, ip("192.0.2.1")), 3),
+        (Invalidate::Sender(Some(2), ip("192.0.2.1")), 1),
+        (Invalidate::Outside(ip("10.0.0.2")), 3),
+        (Invalidate::Denied(2), 0),
+        (Invalidate::All, 5),
     ];
-    for (what, gone) in cases {
+    for (what, hang) in cases {
         fill(&mut world);
-        assert_eq!(world.book.count(), 4);
-        assert_eq!(world.book.invalidate(&what), gone, "{what:?}");
-        assert_eq!(world.book.count(), 4 - gone, "{what:?}");
+        assert_eq!(world.book.count(), 5);
+        // Said twice it is done once.
+        let slots = world.book.dependents(&[what.clone(), what.clone()], &world.mind);
+        assert_eq!(slots.len(), hang, "{what:?}");
+        for slot in slots {
+            let decided = world.book.decide_again(slot, 0, &mut world.mind, vni_of);
+            assert_eq!(decided, Decided::Out, "this mind knows nothing");
+        }
+        assert_eq!(world.book.count(), 5 - hang, "{what:?}");
         world.swap();
     }
     assert_eq!(world.book.zone_count(), 0, "no flow, no zone");
     assert!(world.engine.unwrap().zones.is_empty());
+    assert_eq!(world.book.dependents.networks().count() + world.book.dependents.gateways().count(), 0);
+}
+
+/// A gateway that comes takes only the conversations that rendezvous hashing gives it, and one that goes only its own.
+#[test]
+fn only_the_share_of_a_gateway_moves() {
+    let mut world = world();
+    let entry = |last: u8| weir_model::entry::GatewayEntry {
+        name: Label::new("g").unwrap(),
+        underlay: IpAddr::from([192, 0, 2, last]),
+    };
+    let (three, four) = ([1, 2, 3].map(entry), [1, 2, 3, 4].map(entry));
+    let chosen = |of: &[weir_model::entry::GatewayEntry], key: &FlowKey| {
+        gateways::choose(of, 1, key.source.into(), key.destination.into()).unwrap().underlay
+    };
+    let flows: Vec<FlowKey> =
+        (0..1000).map(|n| key("10.0.0.1", &format!("10.1.{}.{}", n / 250, n % 250))).collect();
+    for flow in &flows {
+        let mut hop = to(1);
+        if let Hop::Underlay { receiver, .. } = &mut hop {
+            *receiver = chosen(&three, flow);
+        }
+        assert!(world.install(&Ingress::Port(1), flow, &action(hop)));
+    }
+    let moved = |change: Invalidate, world: &mut World| -> std::collections::BTreeSet<IpAddr> {
+        let slots = world.book.dependents(&[change], &world.mind);
+        slots.iter().map(|slot| world.book.flow(*slot).unwrap().1.destination.into()).collect()
+    };
+    let come = Invalidate::Gateways { come: vec![four[3].underlay], gone: vec![] };
+    let wanted = flows.iter().filter(|flow| chosen(&four, flow) != chosen(&three, flow));
+    let wanted: std::collections::BTreeSet<IpAddr> = wanted.map(|flow| flow.destination.into()).collect();
+    assert!((150..350).contains(&wanted.len()), "about a quarter: {}", wanted.len());
+    assert_eq!(moved(come, &mut world), wanted);
+    let gone = Invalidate::Gateways { come: vec![], gone: vec![three[0].underlay] };
+    let of_it = flows.iter().filter(|flow| chosen(&three, flow) == three[0].underlay);
+    let of_it: std::collections::BTreeSet<IpAddr> = of_it.map(|flow| flow.destination.into()).collect();
+    assert_eq!(moved(gone, &mut world), of_it);
+    let cause = ChangeCause::Gateways as usize;
+    assert_eq!(world.book.changes.again[cause], (wanted.len() + of_it.len()) as u64);
+    assert_eq!(world.book.changes.looked_at[cause], (flows.len() + of_it.len()) as u64);
 }
 
 #[test]
@@ -242,7 +318,9 @@ fn what_a_flow_carried_to_its_last_packet_is_told_before_its_connection_is_judge
         if replaced {
             world.install(&Ingress::Port(3), &key, &action(Hop::Drop));
         } else {
-            assert_eq!(world.book.invalidate(&Invalidate::Network(1)), 1);
+            let slots = world.book.dependents(&[Invalidate::Port(3)], &world.mind);
+            assert_eq!(slots.len(), 1);
+            world.book.decide_again(slots[0], 0, &mut world.mind, vni_of);
         }
         world.book.tell_leaving(900, &mut world.mind, &mut world.usage);
         // The engine goes on with the old tables for a moment.

@@ -49,6 +49,7 @@ fn action(hop: Hop) -> CompiledAction {
         counter,
         connection,
         idle_ms: 1000,
+        hangs: Default::default(),
     };
     CompiledAction::new(&action).unwrap()
 }

@@ -50,7 +50,8 @@ fn action_of(flow: u16) -> Option<Action> {
     };
     let counter = RULES + u32::from(flow) % 5;
     let (ethernet, nat, connection) = (None, None, NO_CONNECTION);
-    Some(Action { hop, ethernet, nat, routed, mtu, mss_max: 0, counter, connection, idle_ms: 1000 })
+    let (mss_max, idle_ms, hangs) = (0, 1000, Default::default());
+    Some(Action { hop, ethernet, nat, routed, mtu, mss_max, counter, connection, idle_ms, hangs })
 }
 
 /// A packet of a flow, which has the same addresses and ports in every network.
