@@ -15,12 +15,13 @@ mod http;
 use crate::AgentError;
 use crate::config::check_controllers;
 use crate::kept;
+use crate::owner;
 use crate::session::renewal;
 use crate::session::tls::{pinned_config, session_config};
 use base64::Engine;
 use base64::alphabet;
 use base64::engine::{DecodePaddingMode, GeneralPurpose, GeneralPurposeConfig};
-use rcgen::{CertificateParams, DnType, KeyPair as TlsKey};
+use rcgen::{Attribute, CertificateParams, DnType, KeyPair as TlsKey, PublicKeyData as _};
 use rustls::pki_types::CertificateDer;
 use rustls::pki_types::pem::PemObject;
 use serde::{Deserialize, Serialize};
@@ -30,13 +31,14 @@ use std::path::Path;
 use std::time::SystemTime;
 use weir_base::file::replace;
 use weir_model::Label;
-use weir_model::event::{ActuatorFacts, Role};
+use weir_model::event::{ActuatorFacts, Role, SourceId};
 use weir_model::join::{
     AUTHORITY_FILE, CERTIFICATE_FILE, IDENTITY_FILE, JOIN_PATH, JOIN_TOKEN_BYTES_MAX, JOIN_TOKEN_PREFIX,
     JoinRequest, JoinResponse, JoinToken, KEY_FILE, TRUST_FILE, TrustFile, from_hex, to_hex,
 };
 use weir_model::signed::GroupKey;
 use weir_trust::identity::{KeyPair, sign_join};
+use weir_trust::owner::{OWNER_OID, sign_owner, to_der_set};
 use weir_trust::said::sign_joined_by;
 use zeroize::Zeroizing;
 
@@ -236,7 +238,7 @@ pub async fn join(
     let mut request = JoinRequest {
         name: applicant.name.clone(),
         role: applicant.role,
-        csr_pem: keys.signing_request(&applicant.name)?,
+        csr_pem: keys.signing_request(&applicant.name, token.domain.as_ref())?,
         identity: to_hex(&keys.identity.public()),
         underlay: applicant.underlay,
         secret: token.secret.clone(),
@@ -289,18 +291,28 @@ impl Keys {
         self.tls.public_key_raw()
     }
 
-    /// A request (PEM) for a certificate.
-    pub(crate) fn signing_request(&self, name: &Label) -> Result<String, AgentError> {
-        Keys::request_of(&self.tls, name)
+    /// A request (PEM) for a certificate, with the word of the identity where the domain is known.
+    pub(crate) fn signing_request(&self, name: &Label, domain: Option<&Label>) -> Result<String, AgentError> {
+        Keys::request_of(&self.tls, name, domain.map(|domain| (domain, &self.identity)))
     }
 
-    /// A request (PEM) for a certificate of a key.
-    pub(crate) fn request_of(key: &TlsKey, name: &Label) -> Result<String, AgentError> {
+    /// A request (PEM) for a certificate of a key, with the word of an identity of a domain that the key is its own.
+    pub(crate) fn request_of(
+        key: &TlsKey,
+        name: &Label,
+        owner: Option<(&Label, &KeyPair)>,
+    ) -> Result<String, AgentError> {
         let failed = |error: rcgen::Error| AgentError::Join(format!("no certificate request: {error}"));
         let mut params = CertificateParams::new(vec![name.to_string()]).map_err(failed)?;
         params.distinguished_name = rcgen::DistinguishedName::new();
         params.distinguished_name.push(DnType::CommonName, name.as_str());
-        params.serialize_request(key).and_then(|request| request.pem()).map_err(failed)
+        let attributes = owner.map(|(domain, identity)| {
+            let certified = Sha256::digest(key.subject_public_key_info()).into();
+            let word = sign_owner(identity, domain, &SourceId::of_actuator(name), &certified);
+            Attribute { oid: &OWNER_OID, values: to_der_set(&word) }
+        });
+        let request = params.serialize_request_with_attributes(key, attributes.into_iter().collect());
+        request.and_then(|request| request.pem()).map_err(failed)
     }
 }
 
@@ -357,7 +369,7 @@ fn keep(
     keys: &Keys,
     response: &JoinResponse,
 ) -> Result<Membership, AgentError> {
-    check(token, keys, response)?;
+    check(token, applicant, keys, response)?;
     let trust = TrustFile {
         domain: response.domain.clone(),
         group_key: response.group_key.clone(),
@@ -386,7 +398,12 @@ fn keep(
     Ok(member)
 }
 
-fn check(token: &JoinToken, keys: &Keys, response: &JoinResponse) -> Result<(), AgentError> {
+fn check(
+    token: &JoinToken,
+    applicant: &Applicant,
+    keys: &Keys,
+    response: &JoinResponse,
+) -> Result<(), AgentError> {
     let wrong = |reason: &str| AgentError::Join(format!("the controller's answer is wrong: {reason}"));
     let authority = CertificateDer::from_pem_slice(response.ca_pem.as_bytes())
         .map_err(|_| wrong("ca_pem holds no certificate"))?;
@@ -398,6 +415,12 @@ fn check(token: &JoinToken, keys: &Keys, response: &JoinResponse) -> Result<(), 
     let key = keys.tls.public_key_raw();
     if !certificate.windows(key.len()).any(|window| window == key) {
         return Err(wrong("certificate_pem is not for the key that was sent"));
+    }
+    // Where operators sign, no controller takes one without; this one may lie.
+    if let Some(domain) = &token.domain
+        && !owner::has_word_of(&certificate, domain, &applicant.name, &keys.identity.public())
+    {
+        return Err(wrong("certificate_pem has not the word of our identity that was sent with the request"));
     }
     if GroupKey::from_hex(&response.group_key).is_none() {
         return Err(wrong("group_key is not 64 hex digits, or 192 of a threshold key"));

@@ -10,9 +10,9 @@ use crate::planes::{PlaneList, PlaneView};
 use crate::proxy::{Proxies, Proxy};
 use crate::said::{HEADER, Word};
 use crate::types::{
-    ApiError, AuditPage, CaptureRequest, CapturedFrame, ClockStatus, DeviceList, GroupMember, GroupStatus,
-    IdentityList, KeyChange, NOT_LEADER, OperatorList, Problem, ResourceList, ResourceView, RotateRequest,
-    StatusResponse, TokenList, TraceRequest, TraceResponse, WatchEvent, WatchLine,
+    ApiError, ApprovalList, AuditPage, CaptureRequest, CapturedFrame, ClockStatus, DeviceList, GroupMember,
+    GroupStatus, IdentityList, KeyChange, NOT_LEADER, OperatorList, Problem, ResourceList, ResourceView,
+    RotateRequest, StatusResponse, TokenList, TraceRequest, TraceResponse, WatchEvent, WatchLine,
 };
 use axum::http::{Method, Request, StatusCode};
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
@@ -142,6 +142,11 @@ impl Client {
         let agent = agent(None);
         let current = Mutex::new(context.server.trim_end_matches('/').to_string());
         Ok(Client { agent, proxied, proxies, context, operator, current })
+    }
+
+    /// The domain in which this client signs.
+    pub fn operator_domain(&self) -> Option<&weir_model::Label> {
+        self.operator.as_ref().map(Operator::domain)
     }
 
     /// The controller that is asked.
@@ -501,6 +506,14 @@ impl Client {
     /// [`ClientError`].
     pub fn operators(&self) -> Result<OperatorList, ClientError> {
         self.get("/v1/operators")
+    }
+
+    /// `GET /v1/approvals`.
+    ///
+    /// # Errors
+    /// [`ClientError`].
+    pub fn approvals(&self) -> Result<ApprovalList, ClientError> {
+        self.get("/v1/approvals")
     }
 
     /// `POST /v1/identities/rotate`.

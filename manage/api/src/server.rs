@@ -1,5 +1,6 @@
 //! The routes.
 
+mod approvals;
 mod operators;
 mod planes;
 
@@ -131,6 +132,8 @@ fn routes() -> OpenApiRouter<Arc<dyn Backend>> {
         .routes(routes!(refresh_group))
         .routes(routes!(clock, set_clock))
         .routes(routes!(identities))
+        .routes(routes!(approvals::approvals, approvals::need_approvals))
+        .routes(routes!(approvals::approve))
         .routes(routes!(operators::operators))
         .routes(routes!(operators::put_operator, operators::remove_operator))
         .routes(routes!(rotate))

@@ -10,11 +10,20 @@
 
 use super::state::StateError;
 use std::path::{Path, PathBuf};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{SystemTime, UNIX_EPOCH};
 use weir_base::manifest::{Manifest, ManifestError, Wrong};
 
+/// A manifest is read and written again as a whole: who does so must be alone, or forgets what another one says.
+static CHANGES: Mutex<()> = Mutex::new(());
+
+fn one_at_a_time() -> MutexGuard<'static, ()> {
+    // Nothing is left half done there.
+    CHANGES.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
 /// Files whose content is known.
-const HELD: [&str; 12] = [
+const HELD: [&str; 14] = [
     "domain",
     "ca.key",
     "ca.crt",
@@ -27,6 +36,8 @@ const HELD: [&str; 12] = [
     "event.identity",
     "quorum/identity",
     "member",
+    "log/left-out",
+    "numbers/left-out",
 ];
 /// Files that every state directory has from its first start on.
 const ALWAYS: [&str; 8] =
@@ -127,6 +138,7 @@ pub fn record(dir: &Path, domain: &str) {
 }
 
 fn recorded(dir: &Path, domain: &str, anew: bool) -> Result<Manifest, StateError> {
+    let _one = one_at_a_time();
     let known = Manifest::read(dir);
     let known = if anew { known.ok().flatten() } else { known.map_err(unusable)? };
     let is_new = known.is_none();
@@ -152,6 +164,7 @@ fn recorded(dir: &Path, domain: &str, anew: bool) -> Result<Manifest, StateError
 /// # Errors
 /// [`StateError`].
 pub fn will_hold(dir: &Path, name: &str, bytes: &[u8]) -> Result<(), StateError> {
+    let _one = one_at_a_time();
     let Some(mut manifest) = Manifest::read(dir).map_err(unusable)? else { return Ok(()) };
     manifest.will_hold(dir, name, bytes).map_err(unusable)?;
     manifest.write(dir).map_err(unusable)
