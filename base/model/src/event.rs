@@ -5,6 +5,7 @@
 //! [`SignedEvent`]: whoever decides on it checks for itself who said it. Acks are not here: they go straight
 //! to the scheduler (DESIGN §1), except refusals, on which an app must decide.
 
+use crate::approval::Approval;
 use crate::domain::DomainEvent;
 use crate::entry::Key;
 use crate::filewall::PolicyOrder;
@@ -116,6 +117,17 @@ pub enum EventBody {
     Said(Box<Said>),
     /// An actuator joined, by the word of who made its token.
     JoinedBy(Box<JoinedBy>),
+    /// An operator says something of requests that wait, or of what has to wait. Always what somebody asks ([`EventBody::Said`]).
+    Approval(Box<Approval>),
+    /// From here on a rule holds, by the word of a controller: one that takes something away from controllers, and from nobody else.
+    Rule(NewRule),
+}
+
+/// A rule that is put in force by an event, so that what was ordered before it is decided as it was.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum NewRule {
+    /// A certificate counts by the word of its owner's key, which is in it; no controller tells certificates.
+    OwnersCertificates,
 }
 
 /// Place of [`EventBody::Said`] among the bodies of events, as encoded.
@@ -212,6 +224,8 @@ impl EventBody {
             | EventBody::Report(_)
             | EventBody::Said(_)
             | EventBody::JoinedBy(_)
+            | EventBody::Approval(_)
+            | EventBody::Rule(_)
             | EventBody::Apply(_) => None,
         }
     }

@@ -20,6 +20,10 @@ pub const REASON_BYTES_MAX: usize = 256;
 /// SHA-256 of the public key in a certificate: its SubjectPublicKeyInfo, DER.
 pub type KeyHash = [u8; 32];
 
+/// Object identifier of the extension of a certificate, and of the attribute of a request for one, in which the identity of its owner says
+/// that the key is its own: an OCTET STRING of the 64 bytes of an ed25519 signature (`weir_trust::owner`).
+pub const OWNER_OID: [u64; 3] = [2, 25, 6_112_907_558_201_346];
+
 /// A source takes another key.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Rotation {

@@ -8,6 +8,7 @@
 //! Everything between processes of one release is postcard, with a protocol number at the start of
 //! a session.
 
+pub mod approval;
 pub mod domain;
 pub mod edges;
 pub mod entry;
@@ -25,6 +26,7 @@ pub mod operator;
 pub mod packet_in;
 pub mod plane;
 pub mod protocol;
+pub mod request;
 pub mod resource;
 pub mod said;
 pub mod session;

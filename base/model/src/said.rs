@@ -15,7 +15,10 @@
 //! | `Identity`: `Token` used | nobody's: `JoinedBy` uses the token |
 //! | `Identity`: `Rotated`, `Settled` | whose key it is: they carry the keys' own signatures |
 //! | `Domain`: `Forwarded`, `Heard` | the other domain's: they carry its signatures |
-//! | `Domain`: `Controllers`, `Speaks`, `Refused`, `Identity`: `Certified` | a controller's own, as before |
+//! | `Approval`: given or refused | an operator's, of either role: which one counts, the needs say |
+//! | `Approval`: needed | an admin's |
+//! | `Domain`: `Controllers`, `Speaks`, `Refused`, `Rule` | a controller's own, as before |
+//! | `Identity`: `Certified` | a controller's own, until certificates count by their owners' word ([`crate::event::NewRule`]); then nobody's |
 //! | `Identity`: `Operator` founded | a controller's, and refused where there are operators; f+1 must say it where one is not believed |
 //! | `Clock` | a controller's: no replica votes for one that is not what its own clocks say, and while ordered time is wrong no request is in time |
 //! | `Usage`, `Health`, `PacketIn`, `Report` | the actuator's that tells of itself, and no controller's |
@@ -28,10 +31,12 @@
 //!   remember few of the numbers that were used.
 //! - A number has the time of its making above [`NUMBER_TIME_BITS`]: no controller that proposes a number can use up those to come.
 //!
-//! Departures from the papers, which say only that clients sign (2.3.2, 2.6.5, 3.3.2): one author is enough for each request, there is no
-//! m of n of operators. Certificates are the word of one controller. An operator's key is an ed25519 key: no token of somebody who
-//! vouches for a person.
+//! Of which requests more operators than the author must say so, [`crate::approval`] has.
+//!
+//! Departure from the papers, which say only that clients sign (2.3.2, 2.6.5, 3.3.2): an operator's key is an ed25519 key, no token of
+//! somebody who vouches for a person.
 
+use crate::approval::Approval;
 use crate::domain::DomainEvent;
 use crate::event::{EventBody, SourceId};
 use crate::identity::{IdentityEvent, TokenChange};
@@ -138,7 +143,12 @@ pub fn word_of(body: &EventBody) -> Word {
                 Word::Controller
             }
         },
+        EventBody::Approval(about) => match &**about {
+            Approval::Given(_) | Approval::Refused(_) => Word::Operator(Operator),
+            Approval::Needed(_) => Word::Operator(Admin),
+        },
         EventBody::Speaks { .. }
+        | EventBody::Rule(_)
         | EventBody::Refused { .. }
         | EventBody::Clock { .. }
         | EventBody::JoinedBy(_)

@@ -9,17 +9,21 @@ use crate::identity::{
     KeyPair, sign_acks, sign_event, sign_fetch, sign_rotation, sign_settled, verify_event, verify_rotation,
     verify_settled,
 };
+use crate::owner::{sign_owner, to_der, verify_owner};
 use crate::said::{sign_joined_by, sign_said, verify_joined_by, verify_said};
 use crate::threshold::{Dealer, GroupPublic, Player, Round, simulation};
 use sha2::{Digest as _, Sha256};
 use std::net::IpAddr;
 use weir_base::codec::{encode, encode_frame};
+use weir_model::approval::{Approval, Need, Needs, RequestKind};
 use weir_model::domain::{DomainController, DomainEvent, DomainRecord, Fetch, Statement, StatementBody};
 use weir_model::entry::{
     ControllersEntry, GatewayEntry, LocationEntry, NetworkEntry, PolicyEntry, PortEntry, RouteEntry,
     RouteHop, Rule, ServiceEntry, SubnetEntry, TurnEntry, UnderlaysEntry, VirtualEntry, Vni,
 };
-use weir_model::event::{ActuatorFacts, Event, EventBody, Role, SourceId, TurnUse, Usage, UsageReport};
+use weir_model::event::{
+    ActuatorFacts, Event, EventBody, NewRule, Role, SourceId, TurnUse, Usage, UsageReport,
+};
 use weir_model::identity::{IdentityEvent, TokenChange};
 use weir_model::operator::{OperatorChange, OperatorFacts, OperatorRole};
 use weir_model::packet_in::{PacketIn, PacketInReport, Why};
@@ -521,4 +525,19 @@ fn requests_of_operators_keep_their_bytes() {
         hash(&encode(&token)),
     ];
     assert_eq!(hashes, ["79e8e474e71105f2", "7256d67c271cb246", "a70675fa7f708aef", "d4f07c8de047aa90"]);
+}
+
+/// What operators say of requests that wait, a rule, and whose the key of a certificate is.
+#[test]
+fn approvals_and_the_word_of_an_owner_keep_their_bytes() {
+    let kinds = RequestKind::ALL.into_iter().zip(2..);
+    let kinds =
+        kinds.map(|(kind, approvals)| (kind, Need { approvals, role: OperatorRole::Admin })).collect();
+    let needs = Needs { kinds, wait_s: 3_600 };
+    let said = [Approval::Given([1; 32]), Approval::Refused([2; 32]), Approval::Needed(needs)];
+    let (key, owner) = (KeyPair::from_seed(&[2; 32]), SourceId::of_actuator(&label("h1")));
+    let word = sign_owner(&key, &label("prod"), &owner, &[7; 32]);
+    assert_eq!(verify_owner(&key.public(), &label("prod"), &owner, &[7; 32], &word), Ok(()));
+    let hashes = [hash(&encode(&said)), hash(&encode(&NewRule::OwnersCertificates)), hash(&to_der(&word))];
+    assert_eq!(hashes, ["9ae8e894892aa969", "6e340b9cffb37a98", "38813a808508b319"]);
 }

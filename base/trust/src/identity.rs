@@ -42,6 +42,12 @@ pub enum Context {
     Said,
     /// Whoever has a join token lets an actuator join.
     JoinedBy,
+    /// The key of a certificate is its owner's.
+    Owner,
+    /// An operator's word that an entry of the order is to be set aside.
+    SetAside,
+    /// A controller's promise that it never carries an entry of the order out.
+    AsidePromise,
 }
 
 impl Context {
@@ -60,6 +66,9 @@ impl Context {
             Context::Join => b"weir/join/1\0",
             Context::Said => b"weir/said/1\0",
             Context::JoinedBy => b"weir/joined-by/1\0",
+            Context::Owner => b"weir/owner/1\0",
+            Context::SetAside => b"weir/set-aside/1\0",
+            Context::AsidePromise => b"weir/aside-promise/1\0",
         }
     }
 }

@@ -15,6 +15,7 @@ pub mod gate;
 pub mod identity;
 pub mod kept;
 pub mod merkle;
+pub mod owner;
 pub mod said;
 pub mod signer;
 pub mod threshold;

@@ -27,6 +27,11 @@ fn statement(domain: &Label, said: &Said) -> Vec<u8> {
     encode(&(domain, said.author(), said.number(), said.made_ms, said.until_ms, body))
 }
 
+/// The bytes that an author signs, for a key that is not here.
+pub fn to_sign(domain: &Label, said: &Said) -> Vec<u8> {
+    [Context::Said.tag(), &statement(domain, said)].concat()
+}
+
 /// Signs what is wanted as its author: the event's source and number are the author's.
 pub fn sign_said(key: &KeyPair, domain: &Label, event: Event, (made_ms, until_ms): (u64, u64)) -> Said {
     let signature = Signature { r: [0; 32], s: [0; 32] };

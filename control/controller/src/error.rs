@@ -111,25 +111,12 @@ pub enum Error {
         /// What is wrong.
         source: Arc<CodecError>,
     },
-    /// An entry that ended the process whenever it was carried out.
-    #[error(
-        "the process ended {times} times while it carried out entry {index} of the order ({what}), so it is not tried again. \
-         Where memory was short, give more, delete 'carrying' in {dir} and start again. Else let every controller of the domain \
-         set it aside ('weir group set-aside --entry {index} --digest {digest}' on each, with its --state), and start them again: \
-         then nothing of it is done anywhere"
-    )]
-    Poisoned {
-        /// Its place in the order.
-        index: u64,
-        /// How often.
-        times: u32,
-        /// What is in it.
-        what: String,
-        /// SHA-256 of it, in hexadecimal digits.
-        digest: String,
-        /// Where the file is that says so.
-        dir: String,
-    },
+    /// An entry that is not carried out: it ended the process whenever it was, or is to be set aside.
+    #[error(transparent)]
+    Poisoned(Arc<Poisoned>),
+    /// The controller waits before an entry, and serves nothing until it is past it.
+    #[error("{0}")]
+    Held(Arc<String>),
     /// The log has lost entries that were decided.
     #[error(
         "the log in {dir} ends with entry {last}, and the audit proves that entries up to {audited} were decided and acknowledged: they are lost \
@@ -146,9 +133,12 @@ pub enum Error {
     },
     /// What is set aside cannot be read.
     #[error(
-        "'set-aside' in {dir} is damaged: each line is the place of an entry and its digest; make it anew with 'weir group set-aside'"
+        "'{what}' in {dir} is damaged: 'set-aside.wanted' can be deleted, and said again with 'weir group set-aside'; what else is there must be brought \
+         back from a backup of the whole state directory"
     )]
     SetAside {
+        /// Which file.
+        what: &'static str,
         /// Where it is.
         dir: String,
     },
@@ -190,6 +180,45 @@ pub enum Error {
         /// The system's own error.
         source: Arc<std::io::Error>,
     },
+}
+
+/// An entry before which a controller waits, or at which one that is alone does not start.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Poisoned {
+    /// Its place in the order.
+    pub index: u64,
+    /// How often the process ended at it.
+    pub times: u32,
+    /// What is in it.
+    pub what: String,
+    /// SHA-256 of it, in hexadecimal digits.
+    pub digest: String,
+    /// Where the file is that says so.
+    pub dir: String,
+    /// Why it waits.
+    pub waits: String,
+}
+
+impl std::error::Error for Poisoned {}
+
+impl std::fmt::Display for Poisoned {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let Poisoned { index, times, what, digest, dir, waits } = self;
+        match times {
+            0 => {
+                write!(f, "entry {index} of the order ({what}) is to be set aside, and is not yet: {waits}")?
+            }
+            _ => write!(
+                f,
+                "the process ended {times} times while it carried out entry {index} of the order ({what}), so it is not tried again. Where memory was \
+                 short, give more, delete 'carrying' in {dir} and start again. Else set it aside: {waits}"
+            )?,
+        }
+        write!(
+            f,
+            ". The command: 'weir group set-aside --state DIRECTORY --entry {index} --digest {digest}', on this machine with its state directory"
+        )
+    }
 }
 
 impl Error {

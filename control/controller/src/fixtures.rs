@@ -2,7 +2,7 @@
 //! releases read them. A hash that differs means a new format: raise its number, read the one before, and say in
 //! `docs/operate/compatibility.md` what changed.
 
-use crate::audit::record::{Body, Ended, EventRecord, Record};
+use crate::audit::record::{Body, Ended, EventRecord, LeftOut, Record};
 use crate::core::scheduler::SchedulerSettings;
 use crate::core::{Core, CoreSettings, Input, Item, decode_batch};
 use bytes::Bytes;
@@ -10,6 +10,7 @@ use sha2::{Digest as _, Sha256};
 use std::sync::Arc;
 use weir_base::codec::encode;
 use weir_model::event::{Event, EventBody, SignedEvent, SourceId, Transaction};
+use weir_model::signed::Signature;
 use weir_model::{Change, Key, Label, Plan, PlannedUpdate, Update, Version};
 use weir_store::{
     Action, App, Batch, Condition, Decision, Operation, Rejection, Request, Step, TableOptions, View, Write,
@@ -136,6 +137,12 @@ fn records_of_the_audit_keep_their_bytes() {
         Record::Reached { index: 300 },
         Record::TookOver { after: 1, index: 300, version: Version(301) },
         Record::SetAside { index: 300, sha256: [4; 32] },
+        Record::LeftOut(Box::new(LeftOut {
+            index: 300,
+            sha256: [4; 32],
+            word: None,
+            promises: vec![(1, [3; 32], Signature { r: [1; 32], s: [2; 32] })],
+        })),
     ];
     let hashes = records.map(|record| hash(&encode(&record)));
     let wanted = [
@@ -146,6 +153,7 @@ fn records_of_the_audit_keep_their_bytes() {
         "a6340a3aa841dfda",
         "75646182100b9023",
         "5578b36e2c5e3f4c",
+        "c60bbcf4a5170fa8",
     ];
     assert_eq!(hashes, wanted);
 }

@@ -7,9 +7,11 @@
 //! - [`core`]: the step machine; no socket, thread or wall clock.
 //! - [`core::scheduler`]: what is desired and acked of each actuator, and when each update may go.
 //! - [`quorum`]: a member's part in the group's signatures: shares, and how the members get them.
+//! - [`aside`]: how the members agree to set an entry of the order aside that ends their processes.
 //! - [`audit`]: what was said, decided, signed and acknowledged, as a chain of hashes.
 //! - [`driver`]: threads, the order engine, TLS sessions with actuators, and the handle for the API.
 
+pub mod aside;
 pub mod audit;
 pub mod core;
 pub mod domains;
@@ -19,4 +21,4 @@ mod error;
 mod fixtures;
 pub mod quorum;
 
-pub use error::Error;
+pub use error::{Error, Poisoned};

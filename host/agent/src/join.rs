@@ -20,6 +20,7 @@ pub use membership::{MEMBERSHIP_FILE, Membership, membership};
 use crate::AgentError;
 use crate::config::check_controllers;
 use crate::kept;
+use crate::owner;
 use crate::session::renewal;
 use crate::session::tls::{pinned_config, session_config};
 use base64::Engine;
@@ -188,7 +189,7 @@ pub async fn join(
     let mut request = JoinRequest {
         name: applicant.name.clone(),
         role: applicant.role,
-        csr_pem: keys.signing_request(&applicant.name)?,
+        csr_pem: keys.signing_request(&applicant.name, token.domain.as_ref())?,
         identity: to_hex(&keys.identity.public()),
         underlay: applicant.underlay,
         secret: token.secret.clone(),
@@ -240,7 +241,7 @@ fn keep(
     keys: &Keys,
     response: &JoinResponse,
 ) -> Result<Membership, AgentError> {
-    check(token, keys, response)?;
+    check(token, applicant, keys, response)?;
     let trust = TrustFile {
         domain: response.domain.clone(),
         group_key: response.group_key.clone(),
@@ -269,7 +270,12 @@ fn keep(
     Ok(member)
 }
 
-fn check(token: &JoinToken, keys: &Keys, response: &JoinResponse) -> Result<(), AgentError> {
+fn check(
+    token: &JoinToken,
+    applicant: &Applicant,
+    keys: &Keys,
+    response: &JoinResponse,
+) -> Result<(), AgentError> {
     let wrong = |reason: &str| AgentError::Join(format!("the controller's answer is wrong: {reason}"));
     let authority = CertificateDer::from_pem_slice(response.ca_pem.as_bytes())
         .map_err(|_| wrong("ca_pem holds no certificate"))?;
@@ -281,6 +287,12 @@ fn check(token: &JoinToken, keys: &Keys, response: &JoinResponse) -> Result<(), 
     let key = keys.public();
     if !certificate.windows(key.len()).any(|window| window == key) {
         return Err(wrong("certificate_pem is not for the key that was sent"));
+    }
+    // Where operators sign, no controller takes one without; this one may lie.
+    if let Some(domain) = &token.domain
+        && !owner::has_word_of(&certificate, domain, &applicant.name, &keys.identity.public())
+    {
+        return Err(wrong("certificate_pem has not the word of our identity that was sent with the request"));
     }
     if GroupKey::from_hex(&response.group_key).is_none() {
         return Err(wrong("group_key is not 64 hex digits, or 192 of a threshold key"));

@@ -31,6 +31,7 @@ pub mod kept;
 pub mod link;
 pub mod metrics;
 pub mod mirror;
+mod owner;
 pub mod ports;
 pub mod punts;
 pub mod session;

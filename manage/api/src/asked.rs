@@ -8,9 +8,11 @@ use crate::any::{AnyId, AnyResource, Named, PlaneId, PlaneResource};
 use crate::types::{ApplyRequest, FileWallRequest, RepairRequest};
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
+use weir_model::approval::Approval;
 use weir_model::domain::DomainEvent;
 use weir_model::event::{Apply, EventBody, Mutation, Transaction, Wanted};
 use weir_model::identity::{IdentityEvent, TokenChange, TokenId};
+use weir_model::join::to_hex;
 use weir_model::plane::{OrderChange, PlaneOrder};
 use weir_model::resource::{Resource, ResourceId};
 use weir_model::{Label, Version};
@@ -103,6 +105,11 @@ pub fn in_words(body: &EventBody) -> String {
             _ => "what domains tell each other".to_owned(),
         },
         EventBody::Identity(about) => format!("something about the identity of '{}'", about.whose().0),
+        EventBody::Approval(about) => match &**about {
+            Approval::Given(of) => format!("the approval of request {}", to_hex(of)),
+            Approval::Refused(of) => format!("the end of request {}", to_hex(of)),
+            Approval::Needed(_) => "a change of what needs approvals".to_owned(),
+        },
         EventBody::Clock { wall_ms } => format!("that wall time is {wall_ms} ms"),
         _ => "what no operator orders".to_owned(),
     }

@@ -5,17 +5,18 @@ use crate::domains::{AddDomain, DomainDescription, DomainList, DomainResponse};
 use crate::planes::{PlaneList, PlaneResponse, PlaneView};
 use crate::said::Word;
 use crate::types::{
-    AddMember, ApiError, ApplyRequest, ApplyResponse, AuditPage, CaptureRequest, CapturedFrame, ClockStatus,
-    DeviceList, FileWallRequest, FileWallResponse, GroupStatus, IdentityList, KeyChange, OperatorList,
-    OperatorRequest, Problem, RepairRequest, RepairResponse, ResourceList, ResourceView, RevokeRequest,
-    RotateRequest, StatusResponse, TokenList, TokenRequest, TokenResponse, TraceRequest, TraceResponse,
-    WatchEvent,
+    AddMember, ApiError, ApplyRequest, ApplyResponse, ApprovalList, ApprovalResponse, AuditPage,
+    CaptureRequest, CapturedFrame, ClockStatus, DeviceList, FileWallRequest, FileWallResponse, GroupStatus,
+    IdentityList, KeyChange, OperatorList, OperatorRequest, Problem, RepairRequest, RepairResponse,
+    ResourceList, ResourceView, RevokeRequest, RotateRequest, StatusResponse, TokenList, TokenRequest,
+    TokenResponse, TraceRequest, TraceResponse, WatchEvent,
 };
 use std::future::Future;
 use std::net::IpAddr;
 use std::pin::Pin;
 use tokio::sync::mpsc;
 use weir_model::Label;
+use weir_model::approval::Needs;
 use weir_model::join::{JoinRequest, JoinResponse};
 
 /// Who calls.
@@ -91,6 +92,12 @@ pub trait Backend: Send + Sync + 'static {
     fn identities(&self, stale: bool) -> Reply<'_, IdentityList>;
     /// The operators whose requests are taken, and whether requests are signed here.
     fn operators(&self) -> Reply<'_, OperatorList>;
+    /// The requests that wait for approvals, and what needs them.
+    fn approvals(&self) -> Reply<'_, ApprovalList>;
+    /// Approves or refuses a request that waits, for a caller.
+    fn approve(&self, caller: Caller, id: [u8; 32], approve: bool) -> Reply<'_, ApprovalResponse>;
+    /// Changes what needs approvals, for a caller.
+    fn need_approvals(&self, caller: Caller, needs: Needs) -> Reply<'_, ()>;
     /// Makes an operator known, or known by another role or other keys, for a caller.
     fn put_operator(&self, caller: Caller, name: Label, request: OperatorRequest) -> Reply<'_, ()>;
     /// Takes nothing of an operator any more, for a caller.

@@ -151,6 +151,13 @@ const FIELDS: &[(&str, &str, Bound)] = &[
     ("TokenKey", "id", Digits(32)),
     ("TokenKey", "key", Digits(64)),
     ("OperatorRequest", "keys", Texts(1, weir_model::operator::OPERATOR_KEYS_MAX, 64)),
+    ("NeedsRequest", "kinds", Items(0, weir_model::approval::RequestKind::ALL.len())),
+    (
+        "NeedsRequest",
+        "waitS",
+        Whole(weir_model::approval::WAIT_MIN_S as u64, weir_model::approval::WAIT_MAX_S as u64),
+    ),
+    ("NeedOf", "approvals", Whole(2, weir_model::approval::APPROVALS_MAX as u64)),
     ("AddDomain", "underlays", Texts(0, weir_model::domain::UNDERLAYS_MAX, PREFIX_CHARS)),
     ("DomainDescription", "name", Text(63)),
     ("DomainDescription", "groupKey", Digits(512)),

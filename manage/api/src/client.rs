@@ -136,6 +136,11 @@ impl Client {
         Ok(Client { agent, proxied, proxies, context, operator, current })
     }
 
+    /// The domain in which this client signs.
+    pub fn operator_domain(&self) -> Option<&weir_model::Label> {
+        self.operator.as_ref().map(Operator::domain)
+    }
+
     /// The controller that is asked.
     pub fn server(&self) -> String {
         self.current.lock().unwrap_or_else(PoisonError::into_inner).clone()

@@ -2,6 +2,10 @@
 //!
 //! The key is for one domain: a controller of another one cannot have something signed for it. No controller has a say in the numbers:
 //! they are of this machine's clock, told apart by chance and ascending within the process.
+//!
+//! The key is in a file, or in an ssh agent ([`agent`]): then the file says which of the agent's keys it is, and is no secret.
+
+pub mod agent;
 
 use crate::asked::{Asked, in_words};
 use crate::said::{Signed, Statement, Word};
@@ -10,6 +14,7 @@ use base64::Engine as _;
 use base64::prelude::BASE64_URL_SAFE_NO_PAD as URL_SAFE_NO_PAD;
 use serde::{Deserialize, Serialize};
 use std::fmt;
+use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{SystemTime, UNIX_EPOCH};
 use weir_model::Label;
@@ -17,8 +22,9 @@ use weir_model::event::{Event, EventBody, SourceId};
 use weir_model::identity::{IdentityEvent, TokenChange};
 use weir_model::join::{JOIN_TOKEN_PREFIX, JoinToken, from_hex, to_hex};
 use weir_model::said::{NUMBER_TIME_BITS, Said};
+use weir_model::signed::Signature;
 use weir_trust::identity::KeyPair;
-use weir_trust::said::sign_said;
+use weir_trust::said::{is_key, sign_said, to_sign, verify_said};
 
 /// For how long a signature is taken, milliseconds: a request that is held back for longer dies.
 pub const SIGNED_FOR_MS: u64 = 120_000;
@@ -37,7 +43,11 @@ pub struct OperatorKey {
     /// The domain in which it signs.
     pub domain: Label,
     /// The seed of the ed25519 key, 64 hexadecimal digits. It is a secret.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
     pub seed: String,
+    /// Instead of it, where the key is in an ssh agent: its public half, 64 hexadecimal digits.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub agent: Option<String>,
 }
 
 impl fmt::Debug for OperatorKey {
@@ -57,7 +67,26 @@ impl OperatorKey {
     pub fn make(name: Label, domain: Label) -> Result<OperatorKey, String> {
         let mut seed = [0; 32];
         getrandom::fill(&mut seed).map_err(|error| format!("the system gives no randomness: {error}"))?;
-        Ok(OperatorKey { name, domain, seed: to_hex(&seed) })
+        Ok(OperatorKey { name, domain, seed: to_hex(&seed), agent: None })
+    }
+
+    /// One that is in an ssh agent.
+    pub fn in_agent(name: Label, domain: Label, public: &[u8; 32]) -> OperatorKey {
+        OperatorKey { name, domain, seed: String::new(), agent: Some(to_hex(public)) }
+    }
+
+    /// The public half.
+    ///
+    /// # Errors
+    /// What is wrong with it.
+    pub fn public(&self) -> Result<[u8; 32], String> {
+        match &self.agent {
+            None => self.key().map(|key| key.public()),
+            Some(_) if !self.seed.is_empty() => Err("seed, agent: the key is in one of them".to_owned()),
+            Some(public) => from_hex::<32>(public).filter(is_key).ok_or_else(|| {
+                "agent: the 64 hexadecimal digits of an ed25519 public key are wanted, as 'weir operator key --agent' writes them".to_owned()
+            }),
+        }
     }
 
     /// The key.
@@ -65,6 +94,9 @@ impl OperatorKey {
     /// # Errors
     /// The seed is none.
     pub fn key(&self) -> Result<KeyPair, String> {
+        if self.agent.is_some() {
+            return Err("the key is in an ssh agent, and this takes one in a file only".to_owned());
+        }
         let seed = from_hex::<32>(&self.seed);
         let seed =
             seed.ok_or("seed: 64 hexadecimal digits are wanted, as 'weir operator key' writes them")?;
@@ -86,7 +118,31 @@ pub struct TokenAsked {
 pub struct Operator {
     name: Label,
     domain: Label,
-    key: Arc<KeyPair>,
+    key: Signs,
+}
+
+/// What signs.
+#[derive(Clone)]
+enum Signs {
+    Key(Arc<KeyPair>),
+    Agent { socket: Arc<Path>, public: [u8; 32] },
+}
+
+impl Signs {
+    fn said(&self, domain: &Label, event: Event, times: (u64, u64)) -> Result<Said, String> {
+        let (socket, public) = match self {
+            Signs::Key(key) => return Ok(sign_said(key, domain, event, times)),
+            Signs::Agent { socket, public } => (socket, public),
+        };
+        let signature = Signature { r: [0; 32], s: [0; 32] };
+        let mut said = Said { event, made_ms: times.0, until_ms: times.1, signature };
+        let bytes = agent::sign(socket, public, &to_sign(domain, &said))?;
+        said.signature.r.copy_from_slice(&bytes[..32]);
+        said.signature.s.copy_from_slice(&bytes[32..]);
+        verify_said(public, domain, &said)
+            .map_err(|_| "the ssh agent's signature is not that of the key: nothing was asked".to_owned())?;
+        Ok(said)
+    }
 }
 
 impl fmt::Debug for Operator {
@@ -121,8 +177,25 @@ impl Operator {
     /// # Errors
     /// What is wrong with it.
     pub fn new(key: &OperatorKey) -> Result<Operator, String> {
-        let made = key.key()?;
-        Ok(Operator { name: key.name.clone(), domain: key.domain.clone(), key: Arc::new(made) })
+        if key.agent.is_some() {
+            return Operator::with_agent(key, &agent::socket()?);
+        }
+        let made = Signs::Key(Arc::new(key.key()?));
+        Ok(Operator { name: key.name.clone(), domain: key.domain.clone(), key: made })
+    }
+
+    /// With a key in the agent at a socket.
+    ///
+    /// # Errors
+    /// What is wrong with it.
+    pub fn with_agent(key: &OperatorKey, socket: &Path) -> Result<Operator, String> {
+        let made = Signs::Agent { socket: socket.into(), public: key.public()? };
+        Ok(Operator { name: key.name.clone(), domain: key.domain.clone(), key: made })
+    }
+
+    /// The domain in which it signs.
+    pub fn domain(&self) -> &Label {
+        &self.domain
     }
 
     /// Asks what is to be signed.
@@ -190,7 +263,7 @@ impl Operator {
         }
         let until_ms = made_ms.saturating_add(SIGNED_FOR_MS);
         let event = Event { source: author, sequence: number, body };
-        let signature = sign_said(&self.key, &self.domain, event, (made_ms, until_ms)).signature;
+        let signature = self.key.said(&self.domain, event, (made_ms, until_ms))?.signature;
         Ok(Word::Signed(Box::new(Signed {
             operator: self.name.clone(),
             number,

@@ -6,12 +6,12 @@
 //! each other one with `replica-<number>.weir.internal`.
 
 use rcgen::{
-    BasicConstraints, CertificateParams, CertificateSigningRequestParams, DistinguishedName, DnType,
-    ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair, KeyUsagePurpose, SanType,
+    BasicConstraints, CertificateParams, CertificateSigningRequestParams, CustomExtension, DistinguishedName,
+    DnType, ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair, KeyUsagePurpose, SanType,
 };
 use rustls::client::danger::HandshakeSignatureValid;
 use rustls::pki_types::pem::PemObject;
-use rustls::pki_types::{CertificateDer, PrivateKeyDer, UnixTime};
+use rustls::pki_types::{CertificateDer, CertificateSigningRequestDer, PrivateKeyDer, UnixTime};
 use rustls::server::danger::{ClientCertVerified, ClientCertVerifier};
 use rustls::server::{ClientHello, NoServerSessionStorage, ResolvesServerCert, WebPkiClientVerifier};
 use rustls::sign::CertifiedKey;
@@ -23,11 +23,19 @@ use std::net::IpAddr;
 use std::sync::{Arc, PoisonError, RwLock};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use weir_model::Label;
+use weir_model::identity::OWNER_OID;
 use weir_model::join::{CONTROLLER_DNS_NAME, to_hex};
+use weir_model::signed::Signature;
+use weir_trust::owner::{of_der_set, to_der};
+use x509_parser::certification_request::X509CertificationRequest;
+use x509_parser::oid_registry::Oid;
+use x509_parser::prelude::FromDer as _;
 
 /// DNS name that only administrators' certificates carry.
 pub const ADMIN_DNS_NAME: &str = "admin.weir.internal";
 
+/// Length of the values of the attribute with the word of a certificate's owner, bytes.
+const DER_SET_BYTES: usize = 68;
 /// How far an actuator's clock may be behind the controller's.
 const CLOCKS_APART: Duration = Duration::from_secs(3600);
 /// Life of a controller's certificate. A controller makes itself one at each start, and every [`CONTROLLER_RENEWAL`].
@@ -172,8 +180,8 @@ impl Authority {
         Ok(Identity { certificate_pem: certificate.pem(), key_pem: key.serialize_pem() })
     }
 
-    /// Signs an actuator's request, good for `days` from `now` on, which is what the clocks of the group say. Only its key is taken from the request;
-    /// names and purposes are ours.
+    /// Signs an actuator's request, good for `days` from `now` on, which is what the clocks of the group say. Taken from the request are its key, and the
+    /// word of its owner's identity for the key, which whoever takes the certificate checks; names and purposes are ours.
     ///
     /// # Errors
     /// [`PkiError`] when the request is no PKCS#10 request.
@@ -190,8 +198,23 @@ impl Authority {
         params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ClientAuth];
         params.not_before = (now - CLOCKS_APART).into();
         params.not_after = (now + Duration::from_secs(u64::from(days) * 86_400)).into();
+        let word = owner_in(csr_pem).map(|word| CustomExtension::from_oid_content(&OWNER_OID, to_der(&word)));
+        params.custom_extensions.extend(word);
         Ok(params.signed_by(&request.public_key, &self.issuer)?.pem())
     }
+}
+
+/// The word of its owner's identity in a request (PEM) for a certificate, as it stands there.
+fn owner_in(csr_pem: &str) -> Option<Signature> {
+    let der = CertificateSigningRequestDer::from_pem_slice(csr_pem.as_bytes()).ok()?;
+    let (_, request) = X509CertificationRequest::from_der(&der).ok()?;
+    let mut attributes = request.certification_request_info.iter_attributes();
+    let is_owner = |oid: &Oid<'_>| oid.iter().is_some_and(|arcs| arcs.eq(OWNER_OID));
+    let oid = &attributes.find(|attribute| is_owner(&attribute.oid))?.oid;
+    // Of an attribute that the parser does not know it gives the name alone: the values stand behind that.
+    let name = [&[0x06, u8::try_from(oid.as_bytes().len()).ok()?][..], oid.as_bytes()].concat();
+    let at = der.windows(name.len()).position(|bytes| bytes == name)? + name.len();
+    of_der_set(der.get(at..at + DER_SET_BYTES)?)
 }
 
 /// SHA-256 of the first certificate (DER) of a PEM text, 64 hex digits.

@@ -1,6 +1,6 @@
 //! What the API answers when it does not do what it is asked.
 
-use crate::statement::{SIGN_AGAIN, Statement, TO_SIGN, UNSIGNED};
+use crate::statement::{SIGN_AGAIN, Statement, TO_SIGN, UNSIGNED, WAITS};
 use axum::Json;
 use axum::http::StatusCode;
 use axum::response::{IntoResponse, Response};
@@ -17,8 +17,8 @@ pub const NOT_LEADER: &str = "not-leader";
 pub struct Problem {
     /// A stable word: `invalid`, `not-found`, `conflict`, `unauthorized`, `overloaded`, `too-old`, `not-reached` (ask again in a moment),
     /// `unavailable`, `too-large`, `not-leader` (nothing was done; ask `leader`), `uncertain` (it may or may not be
-    /// done), `to-sign` and `sign-again` (nothing was done; sign `statement` and ask again), `unsigned` (calls are signed here), `forbidden` (by
-    /// somebody who may), `internal`.
+    /// done), `to-sign` and `sign-again` (nothing was done; sign `statement` and ask again), `unsigned` (calls are signed here), `waits-for-approval`
+    /// (it is ordered, and done when others have approved it), `forbidden` (by somebody who may), `internal`.
     pub code: String,
     /// What is wrong and what would be right.
     pub message: String,
@@ -99,6 +99,10 @@ impl ApiError {
         let mut api = ApiError::new(StatusCode::CONFLICT, SIGN_AGAIN, message);
         api.problem.statement = Some(Box::new(statement));
         api
+    }
+    /// It is ordered, and done when enough operators have approved it.
+    pub fn waits(message: impl Into<String>) -> ApiError {
+        ApiError::new(StatusCode::CONFLICT, WAITS, message)
     }
     /// Too much at once: try again later.
     pub fn overloaded(message: impl Into<String>) -> ApiError {

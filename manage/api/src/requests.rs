@@ -14,12 +14,13 @@ use weir_base::exposition::{Exposition, Kind};
 /// Upper ends of the buckets, seconds.
 const BUCKETS_S: [f64; 6] = [0.001, 0.01, 0.1, 1.0, 10.0, 60.0];
 /// What paths begin with; all others are one.
-const ROUTES: [&str; 22] = [
+const ROUTES: [&str; 23] = [
     "/healthz",
     "/readyz",
     "/metrics",
     "/v1/actuators",
     "/v1/apply",
+    "/v1/approvals",
     "/v1/audit",
     "/v1/capture",
     "/v1/clock",

@@ -13,7 +13,7 @@
 //! A call that becomes no event of that kind, and every call of a domain without the rule, is done at once, whatever the header says.
 
 use crate::problem::ApiError;
-pub use crate::statement::{SIGN_AGAIN, Statement, TO_SIGN, UNSIGNED};
+pub use crate::statement::{SIGN_AGAIN, Statement, TO_SIGN, UNSIGNED, WAITS};
 use axum::http::{HeaderMap, HeaderName};
 use serde_json::{Value, json};
 use std::fmt;
@@ -26,13 +26,15 @@ pub const HEADER: HeaderName = HeaderName::from_static("weir-signature");
 /// Longest value of the header, bytes.
 pub const HEADER_BYTES_MAX: usize = 512;
 /// Paths and methods of calls that become an operator's event.
-const ORDER: [(&str, &str); 14] = [
+const ORDER: [(&str, &str); 16] = [
     ("/v1/apply", "post"),
     ("/v1/actuators/{name}", "delete"),
     ("/v1/actuators/{name}/filewalls/{wall}", "post"),
     ("/v1/actuators/{name}/planes/{plane}/{of}", "put"),
     ("/v1/actuators/{name}/planes/{plane}/{of}", "delete"),
     ("/v1/actuators/{name}/repairs", "post"),
+    ("/v1/approvals", "put"),
+    ("/v1/approvals/{id}", "post"),
     ("/v1/domains", "post"),
     ("/v1/domains/{name}", "delete"),
     ("/v1/group/members", "post"),

@@ -1,5 +1,6 @@
 //! The routes; each room has those of one resource.
 
+mod approvals;
 mod domains;
 mod group;
 mod identities;
@@ -54,6 +55,8 @@ fn routes() -> OpenApiRouter<Arc<dyn Backend>> {
         .routes(routes!(group::refresh_group))
         .routes(routes!(group::clock, group::set_clock))
         .routes(routes!(identities::identities))
+        .routes(routes!(approvals::approvals, approvals::need_approvals))
+        .routes(routes!(approvals::approve))
         .routes(routes!(operators::operators))
         .routes(routes!(operators::put_operator, operators::remove_operator))
         .routes(routes!(identities::rotate))

@@ -15,6 +15,9 @@ pub const SIGN_AGAIN: &str = "sign-again";
 /// Code of the problem that a call must be signed, and is not.
 pub const UNSIGNED: &str = "unsigned";
 
+/// Code of the problem that a request is ordered, and waits for the approval of others.
+pub const WAITS: &str = "waits-for-approval";
+
 /// What is to be signed.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]

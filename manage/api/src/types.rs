@@ -1,6 +1,7 @@
 //! What travels over the API, by resource.
 
 mod apply;
+mod approvals;
 mod group;
 mod identities;
 mod operators;
@@ -13,6 +14,7 @@ mod tokens;
 pub use crate::any::{AnyId, AnyResource, PlaneResource};
 pub use crate::problem::{ApiError, NOT_LEADER, Problem};
 pub use apply::{ApplyRequest, ApplyResponse, Effect, Expected, FieldChange, PlannedEntry, ResourceChange};
+pub use approvals::{ApprovalList, ApprovalRequest, ApprovalResponse, NeedOf, NeedsRequest, WaitingView};
 pub use group::{AddMember, AuditPage, ClockOf, ClockStatus, GroupMember, GroupSigning, GroupStatus};
 pub use identities::{
     CertificateView, IdentityList, IdentityView, KeyChange, RevokeRequest, RevokedView, RotateRequest,

@@ -20,6 +20,7 @@ use weir_api::tls::dns_names;
 use weir_api::types::*;
 use weir_api::{ApiError, Backend, Caller, Reply, TOKEN_CALLER, WatchStep};
 use weir_model::Label;
+use weir_model::approval::Needs;
 use weir_model::join::{JoinRequest, JoinResponse};
 use weir_model::resource::{FieldError, Kind, Network, Resource, ResourceId};
 
@@ -189,6 +190,15 @@ impl Backend for Rote {
     }
     fn join(&self, _: JoinRequest, from: IpAddr) -> Reply<'_, JoinResponse> {
         Box::pin(async move { Err(ApiError::unauthorized(format!("no join token, from {from}"))) })
+    }
+    fn approvals(&self) -> Reply<'_, ApprovalList> {
+        Box::pin(async { Ok(ApprovalList::default()) })
+    }
+    fn approve(&self, caller: Caller, id: [u8; 32], approve: bool) -> Reply<'_, ApprovalResponse> {
+        Box::pin(async move { signed::approve(&caller, id, approve) })
+    }
+    fn need_approvals(&self, _: Caller, _: Needs) -> Reply<'_, ()> {
+        Box::pin(async { Err(ApiError::waits("it waits")) })
     }
     fn remove_actuator(&self, caller: Caller, name: Label) -> Reply<'_, ()> {
         Box::pin(async move { signed::remove(&caller, name) })
@@ -597,6 +607,23 @@ fn certificates_tell_actuators_and_administrators_apart() {
     assert_eq!(names(&issued), ["h1"], "the name is the domain's to give");
     assert_eq!(names(&authority.admin().unwrap().certificate_pem), ["admin.weir.internal"]);
     assert!(authority.actuator(&Label::new("h1").unwrap(), "no request", 30, SystemTime::now()).is_err());
+
+    // The word of the owner's identity goes from the request into the certificate; whose it is looks who takes that.
+    let word = weir_model::signed::Signature { r: [7; 32], s: [8; 32] };
+    let attribute = rcgen::Attribute {
+        oid: &weir_model::identity::OWNER_OID,
+        values: weir_trust::owner::to_der_set(&word),
+    };
+    let csr = request.serialize_request_with_attributes(&key, vec![attribute]).unwrap().pem().unwrap();
+    let owned = authority.actuator(&Label::new("h1").unwrap(), &csr, 30, SystemTime::now()).unwrap();
+    let words = |pem: &str| {
+        let der = CertificateDer::from_pem_slice(pem.as_bytes()).unwrap();
+        let (_, certificate) = x509_parser::parse_x509_certificate(&der).unwrap();
+        let ours = |arcs: Vec<u64>| arcs == weir_model::identity::OWNER_OID;
+        let found = certificate.extensions().iter().filter(|one| ours(one.oid.iter().unwrap().collect()));
+        found.map(|one| (one.critical, weir_trust::owner::of_der(one.value))).collect::<Vec<_>>()
+    };
+    assert_eq!((words(&owned), words(&issued)), (vec![(false, Some(word))], vec![]));
 }
 
 #[test]

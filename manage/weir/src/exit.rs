@@ -16,7 +16,7 @@ pub enum Exit {
     Unreachable = 3,
     /// The answer is no.
     No = 4,
-    /// It is done, and not in force everywhere within the time given.
+    /// It is done, and not in force everywhere within the time given; or it waits for the approval of other operators.
     NotInForce = 5,
 }
 

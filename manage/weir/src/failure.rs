@@ -2,6 +2,7 @@
 
 use crate::exit::Exit;
 use weir_api::client::ClientError;
+use weir_api::said::WAITS;
 use weir_model::resource::FieldError;
 
 /// Why a command did not do its work.
@@ -63,6 +64,7 @@ impl Failure {
         match self {
             Failure::Client(ClientError::Unreachable { .. } | ClientError::Clock { .. })
             | Failure::Store { unreachable: true, .. } => Exit::Unreachable,
+            Failure::Client(ClientError::Refused(error)) if error.problem.code == WAITS => Exit::NotInForce,
             Failure::Client(_)
             | Failure::Store { .. }
             | Failure::Lab(_)

@@ -364,6 +364,11 @@ impl Lab {
         self.ok(&["lab", "start", program, self.kind.name, "--instance", INSTANCE]);
     }
 
+    /// Starts a program again, which may end at once.
+    pub fn try_start(&self, program: &str) {
+        let _ended = self.weir(&["lab", "start", program, self.kind.name, "--instance", INSTANCE]);
+    }
+
     /// Starts a program again, with these in its environment, by `starter`, which is another name of `weir`.
     pub fn start_with(&self, starter: &Path, program: &str, environment: &[(&str, String)]) {
         let mut command = Command::new(starter);

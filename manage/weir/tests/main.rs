@@ -46,6 +46,7 @@ mod policy;
 mod quorum;
 mod revoked;
 mod rot;
+mod set_aside;
 mod seven;
 mod store;
 mod tools;

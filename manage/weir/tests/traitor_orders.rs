@@ -13,6 +13,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 use weir_api::operator::{OperatorKey, now_ms};
 use weir_base::codec::encode;
+use weir_model::approval::{Approval, Needs};
 use weir_model::domain::{DomainEvent, DomainRecord};
 use weir_model::event::{
     ActuatorFacts, Apply, Event, EventBody, JoinedBy, Mutation, Role, Said, SourceId, Transaction, Wanted,
@@ -41,6 +42,10 @@ fn rule(name: &str) -> EventBody {
 
 fn identity(about: IdentityEvent) -> EventBody {
     EventBody::Identity(Box::new(about))
+}
+
+fn approval(about: Approval) -> EventBody {
+    EventBody::Approval(Box::new(about))
 }
 
 fn evil() -> ActuatorFacts {
@@ -97,6 +102,15 @@ fn bare() -> Vec<EventBody> {
         token(TokenChange::MadeWithKey { role, until_s, underlay: None, key }),
         token(TokenChange::Used { key }),
         EventBody::JoinedBy(Box::new(JoinedBy { facts: evil(), token: id, authority: [9; 32], signature })),
+        identity(IdentityEvent::Certified {
+            whose: SourceId::of_actuator(&label("h1")),
+            key: [9; 32],
+            until_s: u64::MAX,
+        }),
+        identity(IdentityEvent::Certified { whose, key: [9; 32], until_s: u64::MAX }),
+        approval(Approval::Given([9; 32])),
+        approval(Approval::Refused([9; 32])),
+        approval(Approval::Needed(Needs::default())),
     ]
 }
 
@@ -177,7 +191,7 @@ fn named(lab: &Lab) -> Vec<(String, BTreeSet<String>)> {
 }
 
 /// Of how many kinds a controller orders by its own word.
-pub const KINDS: usize = 16;
+pub const KINDS: usize = 21;
 
 /// Whether programs of this build have a way for a controller to order past its own door.
 pub fn can(name: &str) -> bool {
@@ -246,6 +260,87 @@ pub fn orders(lab: &Lab, traitor: &str) -> (usize, usize) {
     (bodies.len() + late.len(), decided)
 }
 
+/// Makes a key, and an operator with it; the file of the key.
+fn operator(lab: &Lab, name: &str, role: &str) -> String {
+    let path = lab.folder().join(format!("{name}.key")).display().to_string();
+    let made = lab.ok(&["operator", "key", name, "--domain", "lab", "--out", &path, "--force", "-o", "json"]);
+    let made: Value = serde_json::from_str(&made).unwrap();
+    lab.ok(&["operator", "add", name, "--role", role, "--key", made["key"].as_str().unwrap()]);
+    path
+}
+
+/// What waits for approval: the id.
+fn waiting(lab: &Lab) -> Vec<String> {
+    let list: Value = serde_json::from_str(&lab.ok(&["approvals", "list", "-o", "json"])).unwrap();
+    list["items"].as_array().unwrap().iter().map(|one| one["id"].as_str().unwrap().to_owned()).collect()
+}
+
+/// Asks for something that waits for others; the id of what waits then.
+fn asks(lab: &Lab, arguments: &[&str]) -> String {
+    let before = waiting(lab);
+    let run = lab.weir(arguments);
+    let told = text(&run.stderr);
+    assert_eq!(run.status.code(), Some(5), "{told}");
+    assert!(told.contains("waits for approval") && told.contains("weir approvals approve"), "{told}");
+    let mut new = waiting(lab);
+    new.retain(|id| !before.contains(id));
+    assert_eq!(new.len(), 1, "{told}");
+    new.remove(0)
+}
+
+/// Chosen kinds of requests wait for several operators; what a traitor makes of that counts for nothing.
+fn several_approve(lab: &Lab, traitor: &str) {
+    let (carol, dan) = (operator(lab, "carol", "admin"), operator(lab, "dan", "operator"));
+    let by = |key: &str, arguments: &[&str]| lab.weir(&[arguments, &["--operator", key]].concat());
+    let done = |key: &str, arguments: &[&str]| {
+        let run = by(key, arguments);
+        assert!(run.status.success(), "{arguments:?}: {}", text(&run.stderr));
+        text(&run.stdout)
+    };
+    lab.ok(&["approvals", "require", "delete=2", "--yes"]);
+    let there = || lab.weir(&["get", "firewall-rule", "red/icmp"]).status.success();
+    assert!(there());
+    let gone = ["delete", "firewall-rule", "red/icmp", "--yes"];
+    let id = asks(lab, &gone);
+    let digest = weir_model::join::from_hex::<32>(&id).unwrap();
+    assert!(there() && lab.ok(&["approvals", "show", &id[..12]]).contains("- firewall-rule red/icmp"));
+
+    // The traitor's own word, the author's own once more, a copy for another request, one that is over.
+    let key = lab.operator().unwrap();
+    let late = request(&key, 7, approval(Approval::Given(digest)), 1_000);
+    let own = request(&key, 8, approval(Approval::Given(digest)), 60_000);
+    let mut other = own.clone();
+    other.event.body = approval(Approval::Given([9; 32]));
+    std::thread::sleep(Duration::from_millis(now_ms_until(late.until_ms)));
+    let bodies = [approval(Approval::Given(digest)), said(&late), said(&own), said(&other)];
+    for became in betray(lab, traitor, &bodies) {
+        assert!(!became.contains("decided"), "{became}");
+    }
+    assert!(there() && waiting(lab) == [id.clone()]);
+    // The same person counts once, whatever key it has; another one ends it well.
+    assert!(text(&lab.weir(&["approvals", "approve", &id, "--yes"]).stderr).contains("counts once"));
+    assert!(done(&dan, &["approvals", "approve", &id[..12], "--yes"]).contains("done at version"));
+    wait("the rule to be gone", || !there());
+    assert_eq!(waiting(lab), [""; 0]);
+    let audit = lab.ok(&["audit", "list", "--kind", "event"]);
+    assert!(audit.contains("operator/dan asks: approval") && audit.contains(&id), "{audit}");
+
+    // What is refused is gone; one admin changes neither the needs nor the operators.
+    let gone = ["delete", "firewall-rule", "red/services", "--yes"];
+    let there = || lab.weir(&["get", "firewall-rule", "red/services"]).status.success();
+    let id = asks(lab, &gone);
+    done(&dan, &["approvals", "reject", &id, "--yes"]);
+    assert!(there() && waiting(lab).is_empty());
+    let needs = asks(lab, &["approvals", "require", "--yes"]);
+    assert!(!by(&dan, &["approvals", "approve", &needs, "--yes"]).status.success());
+    done(&carol, &["approvals", "approve", &needs, "--yes"]);
+    assert!(lab.ok(&["approvals", "list"]).contains("its author alone"));
+    for name in ["carol", "dan"] {
+        lab.ok(&["operator", "remove", name, "--yes"]);
+        std::fs::remove_file(lab.folder().join(format!("{name}.key"))).unwrap();
+    }
+}
+
 fn now_ms_until(at_ms: u64) -> u64 {
     // Ordered time may be a moment behind.
     at_ms.saturating_sub(now_ms()) + 2_000
@@ -290,6 +385,8 @@ fn a_controller_that_orders_alone_orders_nothing_and_is_named() {
     assert!(!last.status.success() && text(&last.stderr).contains("last admin"), "{}", text(&last.stderr));
     std::fs::remove_file(&file).unwrap();
 
+    lab.restore();
+    several_approve(&lab, "c4");
     lab.restore();
     newcomer(&lab, &extra, 44);
 }

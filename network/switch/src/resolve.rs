@@ -44,8 +44,8 @@ use crate::conntrack::{
 };
 use crate::counters::{Counters, Reason};
 use crate::flow::{
-    Again, CounterIndex, Effects, FlowUse, Ingress, Invalidate, MissReason, PortEffect, PortIndex, Resolution,
-    Resolver,
+    Again, CounterIndex, Effects, FlowUse, Ingress, Invalidate, MissReason, PortEffect, PortIndex,
+    Resolution, Resolver,
 };
 use crate::nat::{NatPool, inbound_key};
 use crate::slow::probes::PROBE_VNI;

@@ -90,9 +90,12 @@ fn an_operator_orders_resources_and_an_admin_who_takes_part() {
         EventBody::Intent(Transaction::default()),
         EventBody::Apply(crate::event::Apply::default()),
         EventBody::Repair(RepairOrder { actuator: actuator.clone(), cgroup: "g".into(), action: None }),
+        EventBody::Approval(Box::new(Approval::Given([1; 32]))),
+        EventBody::Approval(Box::new(Approval::Refused([1; 32]))),
     ];
     let of_admins = [
         removed(),
+        EventBody::Approval(Box::new(Approval::Needed(Default::default()))),
         EventBody::Domain(Box::new(DomainEvent::Forgotten { domain: actuator.clone() })),
         identity(IdentityEvent::Revoked { whose: whose.clone(), reason: String::new() }),
         identity(IdentityEvent::Introduced { whose: whose.clone(), key }),
@@ -117,6 +120,7 @@ fn an_operator_orders_resources_and_an_admin_who_takes_part() {
             signature: Signature { r: [1; 32], s: [2; 32] },
         })),
         EventBody::Clock { wall_ms: 1 },
+        EventBody::Rule(crate::event::NewRule::OwnersCertificates),
         EventBody::Speaks { name: actuator.clone(), protocol: 1 },
         EventBody::Refused {
             actuator,

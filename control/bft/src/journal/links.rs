@@ -20,7 +20,7 @@ const INCOMING: &str = "link.tmp";
 pub struct Links {
     disk: Arc<dyn Disk>,
     group: Vec<u8>,
-    first: u64,
+    founding: Roster,
     frontier: Roster,
 }
 
@@ -47,8 +47,8 @@ fn read(disk: &dyn Disk, epoch: u64) -> io::Result<Option<Link>> {
 impl Links {
     /// Reads what is there.
     pub fn open(disk: &Arc<dyn Disk>, group: &[u8], founding: &Roster) -> Result<Links, Error> {
-        let (first, frontier) = (founding.epoch, founding.clone());
-        let mut links = Links { disk: Arc::clone(disk), group: group.to_vec(), first, frontier };
+        let (founding, frontier) = (founding.clone(), founding.clone());
+        let mut links = Links { disk: Arc::clone(disk), group: group.to_vec(), founding, frontier };
         let failed = |source| Error::Io {
             action: "reading",
             file: "a link between epochs".to_owned(),
@@ -112,11 +112,29 @@ impl Journal {
         Ok(())
     }
 
+    /// Who ordered the batch at a place that was committed here in `epoch` or before; none where a link is missing.
+    ///
+    /// # Errors
+    /// The disk's.
+    pub fn roster_at(&self, index: u64, epoch: u64) -> io::Result<Option<Roster>> {
+        let links = locked(&self.links);
+        let mut roster = links.founding.clone();
+        while roster.epoch < epoch {
+            let Some(link) = read(&*self.disk, roster.epoch)? else { return Ok(None) };
+            if link.block.last_index() >= index {
+                break;
+            }
+            let Some(next) = Roster::behind(&links.group, &link.block) else { return Ok(None) };
+            roster = next;
+        }
+        Ok(Some(roster))
+    }
+
     /// What leads on from an epoch; nothing when no more is known.
     pub fn links(&self, epoch: u64) -> Option<Message> {
         let last = {
             let links = locked(&self.links);
-            if epoch < links.first {
+            if epoch < links.founding.epoch {
                 return None;
             }
             links.frontier.epoch

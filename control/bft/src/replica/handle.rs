@@ -13,7 +13,7 @@ use super::{ChangeDone, Command, Replica, ReplicaCounters, ReplicaStatus};
 use crate::core::Seen;
 use crate::evidence::{Convicted, Evidence};
 use crate::lock::locked;
-use crate::members::{Approval, Change};
+use crate::members::{Approval, Change, Roster};
 
 /// Hears what those above the order of another member say.
 pub type PeerSink = dyn Fn(u32, Bytes) + Send + Sync;
@@ -189,6 +189,14 @@ impl Replica {
     pub fn give_up_change(&self) {
         // One that ends wants nothing any more.
         let _ends = self.commands.send(Command::GiveUpChange);
+    }
+
+    /// The members of the epoch that ordered the batch at a place which the sink saw; none: it cannot be told.
+    pub fn roster_at(&self, index: u64) -> Option<Roster> {
+        let kept = self.inner.journal.roster_at(index, self.replica_status().epoch);
+        let kept =
+            kept.inspect_err(|error| tracing::warn!(%error, "the links between epochs cannot be read"));
+        kept.ok().flatten()
     }
 
     /// What is known of the other members.

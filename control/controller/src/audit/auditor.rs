@@ -4,7 +4,8 @@
 //! given it takes the keys that the chain itself tells, and says so.
 
 use super::link::{GENESIS, Link, LinkHash, hash};
-use super::record::{Body, Contradiction, Ended, EventRecord, KeysRecord, Record, SeenFault};
+use super::record::{Body, Contradiction, Ended, EventRecord, KeysRecord, LeftOut, Record, SeenFault};
+use crate::aside::{EntryName, is_promise};
 use std::collections::BTreeMap;
 use weir_base::codec::encode;
 use weir_model::event::{EventBody, SourceId};
@@ -226,10 +227,29 @@ impl Auditor {
                 self.checked.gaps += 1;
                 self.open.clear();
             }
+            Record::LeftOut(left_out) => self.left_out(number, left_out),
             Record::Repair { .. }
             | Record::TooLarge { .. }
             | Record::Reached { .. }
             | Record::SetAside { .. } => {}
+        }
+    }
+
+    /// Each who is said to have promised must have.
+    fn left_out(&mut self, number: u64, left_out: &LeftOut) {
+        let Some(domain) = self.domain.clone() else { return };
+        let entry = EntryName { index: left_out.index, sha256: left_out.sha256 };
+        let forged = left_out
+            .promises
+            .iter()
+            .filter(|(member, key, signature)| !is_promise(key, &domain, &entry, *member, signature));
+        let forged: Vec<String> = forged.map(|(member, ..)| member.to_string()).collect();
+        if !forged.is_empty() {
+            let (index, members) = (left_out.index, forged.join(", "));
+            let text = format!(
+                "controllers {members} did not promise to leave entry {index} out: their signatures do not verify"
+            );
+            self.finding(number, text);
         }
     }
 

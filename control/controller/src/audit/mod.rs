@@ -37,5 +37,6 @@ pub mod record;
 pub use auditor::{Auditor, Checked, Finding, Trusted};
 pub use link::{Link, LinkHash};
 pub use record::{
-    BadShare, Body, Contradiction, Ended, EventRecord, KeysRecord, Misdeed, Record, SeenFault, Wrong, kind_of,
+    BadShare, Body, Contradiction, Ended, EventRecord, KeysRecord, LeftOut, Misdeed, Record, SeenFault,
+    Wrong, kind_of,
 };

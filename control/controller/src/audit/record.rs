@@ -1,5 +1,6 @@
 //! What the audit keeps.
 
+use crate::aside::Word;
 use crate::core::Outcome;
 use serde::{Deserialize, Serialize};
 use sha2::{Digest as _, Sha256};
@@ -95,13 +96,28 @@ pub enum Record {
     Contradiction(Box<Contradiction>),
     /// Somebody who takes part did what it should not, as this controller saw it.
     Misdeed(Box<Misdeed>),
-    /// An operator set an entry of the order aside, because it ended the process: nothing of it was done.
+    /// An operator set an entry of the order aside here, with a release that did so without the others: nothing of it was done.
     SetAside {
         /// Place in the order.
         index: u64,
         /// SHA-256 of the entry.
         sha256: Digest,
     },
+    /// The members agreed to set an entry of the order aside: nothing of it was done.
+    LeftOut(Box<LeftOut>),
+}
+
+/// An entry that the members agreed to set aside ([`crate::aside`]).
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct LeftOut {
+    /// Place in the order.
+    pub index: u64,
+    /// SHA-256 of the entry.
+    pub sha256: Digest,
+    /// The operator's word, where operators sign.
+    pub word: Option<Word>,
+    /// Who promised never to carry it out: number, key, signature. Enough of them decide; which ones may differ between controllers.
+    pub promises: Vec<(u32, [u8; 32], Signature)>,
 }
 
 /// What somebody did who takes part, and how often so far. A few of many are recorded: the 1st, 2nd, 4th, 8th and so on.
@@ -279,6 +295,8 @@ pub fn kind_of(body: &EventBody) -> &'static str {
         EventBody::Report(_) => "report",
         EventBody::Said(said) => kind_of(said.body()),
         EventBody::JoinedBy(_) => "joined",
+        EventBody::Approval(_) => "approval",
+        EventBody::Rule(_) => "rule",
     }
 }
 
@@ -365,6 +383,7 @@ impl Record {
             Record::Contradiction(_) => "contradiction",
             Record::Misdeed(_) => "misdeed",
             Record::SetAside { .. } => "set-aside",
+            Record::LeftOut(_) => "left-out",
         }
     }
 }

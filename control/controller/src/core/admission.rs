@@ -19,6 +19,7 @@ use super::identities::Registered;
 pub use super::sources::{SourceKeys, Unauthentic};
 use weir_model::Label;
 use weir_model::event::{EventBody, SignedEvent};
+use weir_model::identity::IdentityEvent;
 use weir_model::plane::PlaneReport;
 use weir_model::said::{Word, word_of};
 use weir_trust::identity::verify_event;
@@ -48,6 +49,8 @@ pub struct UnauthenticCounters {
     pub not_in_time: u64,
     /// Requests under a number that was used.
     pub number_used: u64,
+    /// Certificates that a controller tells where they count by their owners' word.
+    pub unowned: u64,
 }
 
 impl UnauthenticCounters {
@@ -65,6 +68,7 @@ impl UnauthenticCounters {
             Unauthentic::BeyondRole => self.beyond_role += 1,
             Unauthentic::NotInTime => self.not_in_time += 1,
             Unauthentic::NumberUsed => self.number_used += 1,
+            Unauthentic::Unowned => self.unowned += 1,
         }
     }
 }
@@ -109,6 +113,12 @@ pub fn admit(
 /// Whether a controller may say something by its own word, where operators sign what they order.
 pub(super) fn controller_may_say(known: Registered<'_>, body: &EventBody) -> Result<(), Unauthentic> {
     match (word_of(body), body) {
+        (Word::Controller, EventBody::Identity(about))
+            if known.operators.owners_certificates()
+                && matches!(**about, IdentityEvent::Certified { .. }) =>
+        {
+            Err(Unauthentic::Unowned)
+        }
         (Word::Controller, _) => Ok(()),
         (Word::Known, EventBody::Joined(facts)) if known.joined.get(&facts.name) == Some(facts) => Ok(()),
         (Word::Actuator, _) => Err(Unauthentic::NotItsOwn),

@@ -2,13 +2,17 @@
 //!
 //! An operator's request ([`EventBody::Said`]) is decided as the event that its author made, whoever handed it on: with the author as
 //! its source. One that is rejected has used up its number all the same, so that nobody who keeps a copy can have it decided later,
-//! when the author has given it up. A join by a token ([`EventBody::JoinedBy`]) is decided as a join.
+//! when the author has given it up. One that several must approve waits, and is decided on in the event of the last approval
+//! (`approvals`). A join by a token ([`EventBody::JoinedBy`]) is decided as a join.
 
 use super::admission::{Unauthentic, admit};
 use super::dedup::{self, Seen};
 use super::operators::{self, Asked, Operators};
 use super::step::{Outcome, Output};
-use super::{Core, SharedApp, UPDATE_BYTES_MAX, clock, controllers, feed, identities, tokens};
+use super::{
+    Core, SharedApp, UPDATE_BYTES_MAX, approvals, clock, controllers, feed, identities, since, tokens,
+};
+use std::borrow::Cow;
 use std::sync::Arc;
 use weir_base::codec::encoded_bytes;
 use weir_model::domain::{DomainEvent, statement_of};
@@ -74,28 +78,52 @@ impl Core {
         };
         let version = Version(self.store.version().0 + 1);
         let mut view = self.store.view();
-        let decided = plan(&mut view, &self.apps, version, self.now_ms, wanted).and_then(|plan| {
-            if let EventBody::JoinedBy(by) = &event.body {
-                tokens::join(&mut view, self.joined.get(&by.facts.name), self.now_ms, by)?;
+        let (wanted, approved) = match &request {
+            None => (Some(Cow::Borrowed(wanted)), None),
+            Some((said, digest)) => {
+                let by = approvals::By { operators: &self.operators, wall_ms };
+                match approvals::step(&mut view, &by, said, digest) {
+                    Ok(approvals::Step::Do(wanted)) => (Some(wanted), None),
+                    Ok(approvals::Step::DoApproved(event, of)) => (Some(Cow::Owned(event)), Some(of)),
+                    Ok(approvals::Step::Noted) => (None, None),
+                    Err(rejection) => {
+                        self.counters.rejected += 1;
+                        self.use_up(said, *digest, None);
+                        return Outcome::Rejected(rejection);
+                    }
+                }
             }
-            let context = identities::Context {
-                domain: &self.domain,
-                believes_one: self.believes_one,
-                rules: self.rules,
-            };
-            let comes_back = identities::comes_back(&context, self.registered(), wanted);
-            let changed = identities::decide(&mut view, self.registered(), context, self.now_ms, wanted)?;
-            clock::decide(&mut view, self.now_ms, wanted)?;
+        };
+        let decided = match wanted.as_deref() {
+            Some(wanted) => plan(&mut view, &self.apps, version, self.now_ms, wanted).and_then(|plan| {
+                if let EventBody::JoinedBy(by) = &event.body {
+                    tokens::join(&mut view, self.joined.get(&by.facts.name), self.now_ms, by)?;
+                }
+                let context = identities::Context {
+                    domain: &self.domain,
+                    believes_one: self.believes_one,
+                    rules: self.rules,
+                };
+                let comes_back = identities::comes_back(&context, self.registered(), wanted);
+                let changed = identities::decide(&mut view, self.registered(), context, self.now_ms, wanted)?;
+                clock::decide(&mut view, self.now_ms, wanted)?;
+                approvals::decide(&mut view, &wanted.body)?;
+                since::decide(&mut view, &wanted.body)?;
+                if let Some(actuator) = comes_back {
+                    dedup::forget(&mut view, &SourceId::of_actuator(actuator));
+                    dedup::forget_planes(&mut view, actuator);
+                }
+                Ok((plan, changed))
+            }),
+            None => Ok((Plan::default(), None)),
+        };
+        let decided = decided.and_then(|decided| {
             if let Some((said, digest)) = &request {
                 operators::record(&mut view, said, *digest, version)?;
             }
-            if let Some(actuator) = comes_back {
-                dedup::forget(&mut view, &SourceId::of_actuator(actuator));
-                dedup::forget_planes(&mut view, actuator);
-            }
-            dedup::record(&mut view, event, version).map(|()| (plan, changed))
+            dedup::record(&mut view, event, version).map(|()| decided)
         });
-        if let EventBody::Removed { actuator } = &wanted.body {
+        if let Some(EventBody::Removed { actuator }) = wanted.as_deref().map(|wanted| &wanted.body) {
             dedup::forget(&mut view, &SourceId::of_actuator(actuator));
             dedup::forget_planes(&mut view, actuator);
         }
@@ -104,7 +132,7 @@ impl Core {
             Err(rejection) => {
                 self.counters.rejected += 1;
                 if let Some((said, digest)) = request {
-                    self.use_up(said, digest);
+                    self.use_up(said, digest, approved);
                 }
                 return Outcome::Rejected(rejection);
             }
@@ -128,7 +156,12 @@ impl Core {
             Some(source) => Arc::make_mut(&mut self.identities).changed(&self.store, &source),
             None => {}
         }
-        self.membership(&wanted.body, planned, out);
+        if let Some(wanted) = wanted.as_deref() {
+            if matches!(wanted.body, EventBody::Rule(_)) {
+                self.operators = Arc::new(Operators::of_store(&self.store));
+            }
+            self.membership(&wanted.body, planned, out);
+        }
         Outcome::Committed(version)
     }
 
@@ -138,9 +171,12 @@ impl Core {
         Outcome::Unauthentic(reason)
     }
 
-    /// A request that was rejected is not decided when it comes again.
-    fn use_up(&mut self, said: &Said, digest: [u8; 32]) {
+    /// A request that was rejected is not decided when it comes again; nor is the one that it was the last approval of.
+    fn use_up(&mut self, said: &Said, digest: [u8; 32], approved: Option<[u8; 32]>) {
         let mut view = self.store.view();
+        if let Some(approved) = approved {
+            approvals::end(&mut view, &approved);
+        }
         // There is room for what is that small, or for nothing at all any more.
         if operators::record(&mut view, said, digest, Version::ZERO).is_ok() {
             let (version, writes) = (view.version(), view.into_writes());

@@ -5,6 +5,7 @@
 //! clients. So whoever watches the first loses no history to clients that write much, or to reports of hosts. A watcher that asks for something
 //! older than its rings have is told to read everything again, which gives it a version to resume from.
 
+use super::approvals::APPROVALS_TABLE;
 use super::clock::CLOCK_TABLE;
 use super::dedup::DEDUP_TABLE;
 use super::identities::IDENTITIES_TABLE;
@@ -32,6 +33,7 @@ pub(crate) fn committed(version: Version, now_ms: u64, writes: &[Changed]) -> Co
         RULES_TABLE,
         OPERATORS_TABLE,
         REQUESTS_TABLE,
+        APPROVALS_TABLE,
     ];
     let writes = writes.iter().filter(|write| !own.contains(&&*write.table)).cloned().collect();
     CommittedChange { version, now_ms, writes, dropped: None }

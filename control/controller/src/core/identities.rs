@@ -1,7 +1,9 @@
 //! Which keys and certificates are taken of whom, as the order knows it (rows R4, R12).
 //!
 //! Where the order says nothing, a controller has the key of its settings and an actuator the one that it joined with, and every
-//! certificate of the domain's authority counts. What the order says stands over that: it is in a table of the store, so it is
+//! certificate of the domain's authority counts. Where operators sign what they order, a certificate counts by the word of its owner's
+//! identity, which stands in it ([`weir_trust::owner`]): every controller has the authority's key, and so its word says nothing. Certificates that
+//! controllers told before that rule count until their owner changes its keys. What the order says stands over that: it is in a table of the store, so it is
 //! part of every snapshot and digest, and the same on every replica at the same place.
 //!
 //! Invariants
@@ -11,6 +13,7 @@
 //! - What one controller says about another one counts only when as many say so as cannot all lie: `believes_one` says whether one
 //!   is enough (a group that survives crashes only).
 
+use super::approvals;
 use super::operators::{self, By, Operators};
 use super::rules::REVOKED_FOR_ALL;
 use super::since::Rule;
@@ -22,9 +25,12 @@ use std::collections::{BTreeMap, BTreeSet};
 use weir_base::codec::{decode, encode};
 use weir_model::event::{ActuatorFacts, Event, EventBody, SourceId};
 use weir_model::identity::{IdentityEvent, KeyHash, REASON_BYTES_MAX, underlay_problem};
+use weir_model::operator::OperatorChange;
+use weir_model::signed::Signature;
 use weir_model::{Label, Version};
 use weir_store::{Rejection, Store, View};
 use weir_trust::identity::{verify_rotation, verify_settled};
+use weir_trust::owner::verify_owner;
 
 /// Table of what is known; the watch feed leaves it out.
 pub const IDENTITIES_TABLE: &str = "identities";
@@ -44,6 +50,17 @@ pub struct Certificate {
     pub until_s: u64,
     /// Ordered time at which it was told, milliseconds of the Unix epoch.
     pub since_ms: u64,
+}
+
+/// What a certificate says of itself.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Certified {
+    /// Its key.
+    pub key: KeyHash,
+    /// When it is over, seconds of the Unix epoch.
+    pub until_s: u64,
+    /// The word of its owner's identity for the key, if it has one.
+    pub owner: Option<Signature>,
 }
 
 /// Why nothing of a source is taken.
@@ -139,6 +156,39 @@ impl Registered<'_> {
         Ok(Keys { now, before: row.and_then(|row| row.previous) })
     }
 
+    /// Whether a certificate that the domain's authority signed is taken of a source. Of who has not joined it is: whoever asks
+    /// looks at that.
+    ///
+    /// # Errors
+    /// Why it is refused.
+    pub fn takes_certificate(
+        &self,
+        domain: &Label,
+        source: &SourceId,
+        shown: &Certified,
+    ) -> Result<(), Unauthentic> {
+        if !self.operators.owners_certificates() {
+            return self.identities.takes_told_certificate(source, &shown.key);
+        }
+        let row = self.identities.rows.get(source);
+        if row.is_some_and(|row| row.revoked.is_some() || row.refused.contains(&shown.key)) {
+            return Err(Unauthentic::Revoked);
+        }
+        let keys = match self.keys_of(source) {
+            Err(Unauthentic::UnknownSource) => return Ok(()),
+            keys => keys?,
+        };
+        let is_told = |row: &Row| row.certificates.iter().any(|known| known.key == shown.key);
+        let owns = |word: &Signature| {
+            keys.iter().any(|key| verify_owner(key, domain, source, &shown.key, word).is_ok())
+        };
+        match &shown.owner {
+            Some(word) if owns(word) => Ok(()),
+            _ if row.is_some_and(is_told) => Ok(()),
+            _ => Err(Unauthentic::Unowned),
+        }
+    }
+
     /// Whether a source is registered otherwise than by joining.
     pub fn is_configured(&self, source: &SourceId) -> bool {
         let row = self.identities.rows.get(source);
@@ -188,11 +238,11 @@ impl Identities {
         }
     }
 
-    /// Whether a certificate with this key, signed by the domain's authority, is taken of a source.
+    /// Whether a certificate with this key, signed by the domain's authority, is taken of a source, where a controller's word for it counts.
     ///
     /// # Errors
     /// Why it is refused.
-    pub fn takes_certificate(&self, source: &SourceId, key: &KeyHash) -> Result<(), Unauthentic> {
+    fn takes_told_certificate(&self, source: &SourceId, key: &KeyHash) -> Result<(), Unauthentic> {
         let Some(row) = self.rows.get(source) else { return Ok(()) };
         if row.revoked.is_some() || row.refused.contains(key) {
             return Err(Unauthentic::Revoked);
@@ -408,7 +458,11 @@ impl Decision<'_> {
         if let IdentityEvent::Operator { change, .. } = about {
             let controllers = (!self.context.believes_one).then(|| self.known.controllers());
             let by = By { source: by, controllers, now_ms: self.now_ms };
-            return operators::decide(view, &by, whose, change).map(|()| Some(whose.clone()));
+            operators::decide(view, &by, whose, change)?;
+            if let OperatorChange::Changed(_) | OperatorChange::Removed = change {
+                approvals::operator_changed(view, whose)?;
+            }
+            return Ok(Some(whose.clone()));
         }
         if let IdentityEvent::Revoked { .. } = about {
             tokens::void_all(view, self.now_ms, whose)?;
@@ -484,6 +538,12 @@ impl Decision<'_> {
         let keys = self.known.keys_of(&work.source).map_err(|why| refused(&work.source, why.to_string()))?;
         if keys.now != key {
             return Err(refused(&work.source, "the key that is to stay is not the one in use"));
+        }
+        if Rule::OwnersCertificates.holds(work.view) {
+            // It has one by its own word now.
+            work.row.previous = None;
+            work.row.certificates.clear();
+            return work.put();
         }
         if work.row.previous.take().is_some() {
             let surplus = work.row.certificates.len().saturating_sub(1);

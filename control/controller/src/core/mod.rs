@@ -28,6 +28,7 @@
 //! independent never waits.
 
 pub mod admission;
+pub mod approvals;
 mod batch;
 pub mod clock;
 mod decide;
@@ -225,7 +226,8 @@ impl Core {
         &self.operators
     }
 
-    fn registered(&self) -> Registered<'_> {
+    /// All on which it depends what is taken of whom.
+    pub fn registered(&self) -> Registered<'_> {
         Registered {
             keys: &self.keys,
             joined: &self.joined,

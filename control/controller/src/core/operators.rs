@@ -65,6 +65,7 @@ impl OperatorRow {
 pub struct Operators {
     rows: BTreeMap<SourceId, OperatorRow>,
     in_force: bool,
+    owners_certificates: bool,
 }
 
 impl Operators {
@@ -74,7 +75,13 @@ impl Operators {
             Some((decode::<SourceId>(key).ok()?, decode::<OperatorRow>(&cell.value).ok()?))
         };
         let rows = store.range(OPERATORS_TABLE, b"").filter_map(row).collect();
-        Operators { rows, in_force: Rule::SignedRequests.holds_in(store) }
+        let owners_certificates = Rule::OwnersCertificates.holds_in(store);
+        Operators { rows, in_force: Rule::SignedRequests.holds_in(store), owners_certificates }
+    }
+
+    /// Whether a certificate counts by the word of its owner's key, and no controller tells any.
+    pub fn owners_certificates(&self) -> bool {
+        self.owners_certificates
     }
 
     /// Whether what an operator is to order must carry an operator's signature.
@@ -234,7 +241,7 @@ fn found(view: &mut View<'_>, by: &By<'_>, whose: &SourceId, founders: &Founders
     Rule::SignedRequests.put(view)
 }
 
-fn rows(view: &View<'_>) -> BTreeMap<SourceId, OperatorRow> {
+pub(super) fn rows(view: &View<'_>) -> BTreeMap<SourceId, OperatorRow> {
     let cells = view.scan(OPERATORS_TABLE, b"").into_iter();
     cells.filter_map(|(key, value)| Some((decode(&key).ok()?, decode(&value).ok()?))).collect()
 }

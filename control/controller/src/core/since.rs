@@ -1,6 +1,7 @@
 //! Rules that are in force from some event of the order on, so that those before it are decided as they were. Each is a cell of one
 //! table, and so part of every snapshot and digest; none ends.
 
+use weir_model::event::{EventBody, NewRule};
 use weir_store::{Rejection, Store, View};
 
 /// The table; the watch feed leaves it out.
@@ -13,6 +14,8 @@ pub(super) enum Rule {
     UnderlaysApart,
     /// What an operator is to order carries an operator's signature.
     SignedRequests,
+    /// Certificates count by the word of their owners' keys, and no controller tells any. Only where requests are signed.
+    OwnersCertificates,
 }
 
 impl Rule {
@@ -20,6 +23,7 @@ impl Rule {
         match self {
             Rule::UnderlaysApart => b"underlays-apart",
             Rule::SignedRequests => b"signed-requests",
+            Rule::OwnersCertificates => b"owners-certificates",
         }
     }
 
@@ -36,5 +40,19 @@ impl Rule {
     /// Puts it in force.
     pub fn put(self, view: &mut View<'_>) -> Result<(), Rejection> {
         if self.holds(view) { Ok(()) } else { view.put(RULES_TABLE, self.key(), vec![1]) }
+    }
+}
+
+/// Decides on a rule that a controller puts in force.
+pub(super) fn decide(view: &mut View<'_>, body: &EventBody) -> Result<(), Rejection> {
+    match body {
+        EventBody::Rule(NewRule::OwnersCertificates) if Rule::SignedRequests.holds(view) => {
+            Rule::OwnersCertificates.put(view)
+        }
+        EventBody::Rule(NewRule::OwnersCertificates) => Err(Rejection::Reference {
+            resource: "rules".into(),
+            problem: "this one is for domains whose operators sign what they order".into(),
+        }),
+        _ => Ok(()),
     }
 }

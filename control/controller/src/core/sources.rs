@@ -41,6 +41,12 @@ pub enum Unauthentic {
         "it is not in time: a request is good for 10 minutes at most, and a clock may be 2 minutes ahead"
     )]
     NotInTime,
+    /// A certificate without the word of its owner's key, or a controller that tells one.
+    #[error(
+        "the certificate does not carry the word of its owner's key, as the order knows that: the host makes another one by 'weir identity rotate', or joins \
+         with a new token; a host of an older release is upgraded first"
+    )]
+    Unowned,
     /// The author used the number of a request for another one, or for one that was rejected.
     #[error("its number was used, by another request or by one that was rejected: sign it anew")]
     NumberUsed,

@@ -2,35 +2,31 @@
 //!
 //! Before an entry is carried out its place is written into a small file, and when it is done that is noted there. Whoever
 //! starts and finds an entry that was not done knows which one the process ended at, and says so. It is tried
-//! again, because somebody may just have ended the process; one that ended it [`ENDS_MAX`] times is not, and the controller
-//! does not start until somebody mends the cause or sets the entry aside.
+//! again, because somebody may just have ended the process; one that ended it [`ENDS_MAX`] times is not: the controller waits before it
+//! (one that is alone does not start) until somebody mends the cause, or it is set aside ([`super::aside`]).
 //!
-//! An entry that is set aside changes nothing. That stands in a file of its own, which an operator's command writes at every
-//! controller alike: the place and the digest of the entry, so that none can be meant but this. A controller where it was left
-//! out has another state than the others, which their digests tell.
-//!
-//! Nothing here is synced: the files must outlive the process, not the machine.
+//! The file is not synced: it must outlive the process, not the machine.
 
+use super::aside::{AsidePlace, Asides, Known};
 use crate::Error;
+use crate::aside::{Case, EntryName};
+use crate::core::operators::Operators;
 use crate::core::{Item, decode_batch};
+use crate::error::Poisoned;
 use sha2::{Digest as _, Sha256};
-use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use std::io;
 use std::sync::Arc;
 use weir_base::world::{Disk, DiskFile};
-use weir_model::join::{from_hex, to_hex};
+use weir_model::Label;
+use weir_model::join::to_hex;
 use weir_order::Entry;
 use weir_store::{Operation, Request};
 
 /// The file of what is carried out, in the directory of the controller's numbers.
 pub const CARRYING_FILE: &str = "carrying";
-/// The file of what is set aside, beside it: an index and a SHA-256 in hexadecimal digits on each line.
-pub const SET_ASIDE_FILE: &str = "set-aside";
 /// How often the process may end at one entry before that is not tried again.
 pub const ENDS_MAX: u32 = 3;
-/// Most bytes of the file of what is set aside.
-const SET_ASIDE_BYTES_MAX: usize = 64 * 1024;
 /// Most operations of an entry that are told.
 const TOLD_MAX: usize = 8;
 
@@ -49,12 +45,16 @@ pub struct EndedAt {
 }
 
 /// What to do with an entry.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Way {
     /// Carry it out, and say [`Carrying::done`] then.
     CarryOut,
-    /// It is set aside, with this digest.
-    SetAside([u8; 32]),
+    /// It is set aside.
+    SetAside(Box<Case>),
+    /// It was set aside by a release before, with this digest.
+    SetAsideBefore([u8; 32]),
+    /// Wait, and [`Carrying::look`] at it again and again.
+    Wait,
 }
 
 /// See the module.
@@ -63,17 +63,20 @@ pub struct Carrying {
     /// None where it could not be made: then nothing is told.
     file: Option<Arc<dyn DiskFile>>,
     ended: Option<EndedAt>,
-    /// What is being carried out.
-    now: u64,
-    aside: BTreeMap<u64, [u8; 32]>,
+    /// What is being carried out, and whether it ended the process before.
+    now: (u64, bool),
+    /// What is looked at, and what is in it.
+    waits_at: Option<(EntryName, String)>,
+    asides: Asides,
 }
 
 impl Carrying {
     /// Looks at what an earlier life left.
     ///
     /// # Errors
-    /// [`Error::SetAside`]: the file of what is set aside cannot be read.
-    pub fn open(disk: Arc<dyn Disk>) -> Result<Carrying, Error> {
+    /// [`Error::SetAside`], [`Error::System`]: what is set aside cannot be read.
+    pub fn open(disk: Arc<dyn Disk>, domain: Label, place: AsidePlace) -> Result<Carrying, Error> {
+        let used = disk.list().is_ok_and(|names| !names.is_empty());
         let file = match disk.open(CARRYING_FILE) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => disk.create(CARRYING_FILE),
             other => other,
@@ -86,7 +89,7 @@ impl Carrying {
             let mut bytes = [0; FILE_BYTES];
             file.read_at(0, &mut bytes).is_ok_and(|read| read == FILE_BYTES).then(|| decode(&bytes)).flatten()
         });
-        let aside = set_aside(&*disk)?;
+        let asides = Asides::open(disk.clone(), domain, place, used)?;
         if let Some(ended) = ended {
             tracing::error!(
                 index = ended.index,
@@ -94,7 +97,7 @@ impl Carrying {
                 "the process ended while it carried out this entry of the order: what is in it is told when it is read"
             );
         }
-        Ok(Carrying { disk, file, ended, now: 0, aside })
+        Ok(Carrying { disk, file, ended, now: (0, false), waits_at: None, asides })
     }
 
     /// The entry that the process ended at before it started, if it did.
@@ -102,48 +105,82 @@ impl Carrying {
         self.ended
     }
 
-    /// An entry is to be carried out.
-    ///
-    /// # Errors
-    /// [`Error::Poisoned`]: it ended the process too often.
-    pub fn begin(&mut self, entry: &Entry) -> Result<Way, Error> {
+    /// What is known of entries that are set aside.
+    pub fn asides(&mut self) -> &mut Asides {
+        &mut self.asides
+    }
+
+    /// An entry is to be carried out. `operators`: as the state before it knows them.
+    pub fn begin(&mut self, entry: &Entry, operators: &Operators) -> Way {
         let index = entry.position.index;
-        if let Some(wanted) = self.aside.get(&index) {
-            let digest = digest(entry);
-            if digest == *wanted {
-                tracing::warn!(
-                    index,
-                    digest = to_hex(&digest),
-                    "the entry is set aside: nothing of it is done"
-                );
-                return Ok(Way::SetAside(digest));
-            }
-            tracing::error!(
-                index,
-                wanted = to_hex(wanted),
-                "another entry was to be set aside at this place"
-            );
+        match self.asides.known(index, || digest(entry)) {
+            Known::Agreed(case) => return Way::SetAside(case),
+            Known::Before(digest) => return Way::SetAsideBefore(digest),
+            // Others may have agreed, or an operator's word may have come by them.
+            Known::Spoken => match self.look(entry, operators) {
+                Ok(case) => return Way::SetAside(case),
+                Err(_) => {
+                    let name = self.name(entry);
+                    if self.asides.must_wait(&name) {
+                        return Way::Wait;
+                    }
+                }
+            },
+            Known::Nothing => {}
         }
         let crc = crc32c::crc32c(&entry.batch);
         let before = self.ended.filter(|ended| (ended.index, ended.crc) == (index, crc));
         let times = before.map_or(0, |ended| ended.times);
         if times > 0 {
-            let what = told(entry);
-            tracing::error!(index, times, what, "the process ended at this entry before");
+            tracing::error!(index, times, what = told(entry), "the process ended at this entry before");
             if times >= ENDS_MAX {
-                let (digest, dir) = (to_hex(&digest(entry)), self.disk.describe());
-                return Err(Error::Poisoned { index, times, what, digest, dir });
+                return Way::Wait;
             }
         }
-        self.now = index;
+        self.waits_at = None;
+        self.asides.begin(index);
+        self.now = (index, times > 0);
         self.write(&EndedAt { index, crc, times: times + 1 }, true);
-        Ok(Way::CarryOut)
+        #[cfg(debug_assertions)]
+        end_when_told(&*self.disk, entry);
+        Way::CarryOut
+    }
+
+    /// Looks at an entry before which this controller waits: gives it when it is agreed to set it aside.
+    ///
+    /// # Errors
+    /// [`Error::Poisoned`]: why it still waits, and what to do.
+    pub fn look(&mut self, entry: &Entry, operators: &Operators) -> Result<Box<Case>, Error> {
+        let name = self.name(entry);
+        let waits = match self.asides.look(&name, operators) {
+            Ok(case) => return Ok(case),
+            Err(waits) => waits,
+        };
+        let what = self.waits_at.as_ref().map(|(_, what)| what.clone()).unwrap_or_default();
+        let times = self.ended.filter(|ended| ended.index == name.index).map_or(0, |ended| ended.times);
+        let (index, digest, dir) = (name.index, to_hex(&name.sha256), self.disk.describe());
+        Err(Error::Poisoned(Arc::new(Poisoned { index, times, what, digest, dir, waits })))
+    }
+
+    /// Its name, and what is in it, are known while it is looked at: it may have megabytes.
+    fn name(&mut self, entry: &Entry) -> EntryName {
+        let index = entry.position.index;
+        match &self.waits_at {
+            Some((name, _)) if name.index == index => *name,
+            _ => {
+                let name = EntryName { index, sha256: digest(entry) };
+                self.waits_at = Some((name, told(entry)));
+                name
+            }
+        }
     }
 
     /// The entry is carried out.
     pub fn done(&mut self) {
+        let (now, ended_before) = self.now;
         // What is before it is carried out each time, and must not make it forgotten.
-        self.ended = self.ended.filter(|ended| ended.index > self.now);
+        self.ended = self.ended.filter(|ended| ended.index > now);
+        self.asides.done(now, ended_before);
         self.write(&EndedAt { index: 0, crc: 0, times: 0 }, false);
     }
 
@@ -155,32 +192,22 @@ impl Carrying {
     }
 }
 
-/// What an operator set aside.
-fn set_aside(disk: &dyn Disk) -> Result<BTreeMap<u64, [u8; 32]>, Error> {
-    let file = match disk.open(SET_ASIDE_FILE) {
-        Ok(file) => file,
-        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(BTreeMap::new()),
-        Err(error) => return Err(Error::system("reading what is set aside")(error)),
-    };
-    let mut bytes = vec![0; SET_ASIDE_BYTES_MAX + 1];
-    let read = file.read_at(0, &mut bytes).map_err(Error::system("reading what is set aside"))?;
-    bytes.truncate(read);
-    let wrong = || Error::SetAside { dir: disk.describe() };
-    let text = String::from_utf8(bytes).map_err(|_| wrong())?;
-    if text.len() > SET_ASIDE_BYTES_MAX {
-        return Err(wrong());
-    }
-    let line = |line: &str| {
-        let (index, digest) = line.trim().split_once(' ')?;
-        Some((index.parse().ok()?, from_hex::<32>(digest.trim())?))
-    };
-    let lines = text.lines().filter(|line| !line.trim().is_empty());
-    lines.map(line).collect::<Option<_>>().ok_or_else(wrong)
-}
-
 /// By which an entry is named for being set aside: SHA-256 of its bytes.
 pub fn digest(entry: &Entry) -> [u8; 32] {
     Sha256::digest(&entry.batch).into()
+}
+
+/// In builds for tests: ends the process at an entry that has the text of the file `ends-at` in it, as one does that a machine cannot bear.
+#[cfg(debug_assertions)]
+fn end_when_told(disk: &dyn Disk, entry: &Entry) {
+    let Ok(file) = disk.open("ends-at") else { return };
+    let mut text = [0; 64];
+    let read = file.read_at(0, &mut text).unwrap_or(0);
+    let text = text[..read].trim_ascii();
+    if !text.is_empty() && entry.batch.windows(text.len()).any(|found| found == text) {
+        tracing::error!(index = entry.position.index, "the process ends here, as the file ends-at told");
+        std::process::abort();
+    }
 }
 
 fn encode(at: &EndedAt, carrying: bool) -> [u8; FILE_BYTES] {

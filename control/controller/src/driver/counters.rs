@@ -71,6 +71,7 @@ impl DriverCounters {
             | Unauthentic::Forged
             | Unauthentic::BeyondRole
             | Unauthentic::NotInTime
+            | Unauthentic::Unowned
             | Unauthentic::NumberUsed => &self.intake_not_its_own,
         };
         counter.fetch_add(1, Ordering::Relaxed);

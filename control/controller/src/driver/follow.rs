@@ -123,7 +123,9 @@ impl Controller {
         // What it proposed in an earlier life may be ordered yet, or forgotten with its disk: the clock is above both, unless it was
         // ahead then. What the order knows of it is passed by as it comes: see `Shared::own_event`.
         let floor = clock.wall_ms() << NUMBERS_SHIFT;
-        let carrying = Carrying::open(disk.clone())?;
+        let place = settings.aside_place(&disk);
+        let aside = place.inbox.clone();
+        let carrying = Carrying::open(disk.clone(), settings.domain.clone(), place)?;
         let ended_at = carrying.ended_at();
         let numbers = Numbers::open(disk, NUMBERS_FILE, NUMBERS_RESERVED, floor)
             .map_err(Error::system("reading the numbers of events"))?;
@@ -164,6 +166,7 @@ impl Controller {
             leads: false,
             inbox: inbox.clone(),
             audit: keeper.clone(),
+            aside,
         }));
         let handle = ControllerHandle::new(shared.clone(), inbox.clone());
         let (waiting, behind) = (Arc::downgrade(&shared), inbox.clone());
@@ -182,7 +185,8 @@ impl Controller {
             fed = Some(members);
         }
         let observer = (observer, carrying);
-        let runner = Runner::new(core, commands, shared.clone(), (jobs, fed), observer, &settings, nothing);
+        let from = (nothing, floor);
+        let runner = Runner::new(core, commands, shared.clone(), (jobs, fed), observer, &settings, from);
         let recovered = Recovered { ended_at, ..Recovered::default() };
         Controller::run(handle, shared, runner, (threads, audit_thread), inbox, recovered)
     }
@@ -210,6 +214,11 @@ impl ControllerHandle {
         done.await.map_err(|_| Error::Stopped)
     }
 
+    /// Why this controller waits before an entry of the order and serves nothing, if it does.
+    pub fn held(&self) -> Option<Arc<String>> {
+        self.shared.aside.held()
+    }
+
     /// Whether this replica leads, as the core knows it. Without a group it always does.
     pub fn leads(&self) -> bool {
         self.shared.leads()
@@ -232,6 +241,9 @@ impl ControllerHandle {
     /// # Errors
     /// [`Error::Order`], such as `NotLeader`; [`Error::Stopped`].
     pub async fn barrier(&self) -> Result<(), Error> {
+        if let Some(held) = self.held() {
+            return Err(Error::Held(held));
+        }
         let engine = self.shared.engine().ok_or(Error::Stopped)?;
         let (reply, seen) = oneshot::channel();
         let done = Completion::new(move |result| drop(reply.send(result)));

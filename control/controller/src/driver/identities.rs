@@ -5,7 +5,7 @@ use super::handle::ControllerHandle;
 use super::shared::Shared;
 use crate::Error;
 use crate::core::admission::Unauthentic;
-use crate::core::identities::{Keys, has_its_own_address};
+use crate::core::identities::{Certified, Keys, has_its_own_address};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -15,6 +15,7 @@ use weir_model::session::{REQUEST_BYTES_MAX, ToActuator};
 use weir_model::signed::Signature;
 use weir_model::{Label, Version};
 use weir_trust::identity::{KeyPair, sign_rotation, sign_settled};
+use weir_trust::owner::{OWNER_OID, of_der, verify_owner};
 use x509_parser::pem::parse_x509_pem;
 use x509_parser::prelude::{FromDer, X509Certificate};
 
@@ -24,16 +25,26 @@ pub type Renewer = dyn Fn(&Label, &str) -> Result<String, String> + Send + Sync;
 /// How long an event about an actuator's keys may take before the actuator is told to ask again.
 const ORDER_LIMIT: Duration = Duration::from_secs(8);
 
-/// Hash of a certificate's public key and when it is over, seconds of the Unix epoch.
+/// What a certificate says: hash of its public key, when it is over, and the word of its owner's identity.
 ///
 /// # Errors
 /// Its bytes (DER) are no certificate.
-pub fn certificate_key(der: &[u8]) -> Result<(KeyHash, u64), Error> {
+pub fn certificate_key(der: &[u8]) -> Result<Certified, Error> {
     use sha2::Digest as _;
     let (_, certificate) = X509Certificate::from_der(der)
         .map_err(|error| Error::Peer(format!("the certificate cannot be read: {error}")))?;
     let key = sha2::Sha256::digest(certificate.public_key().raw).into();
-    Ok((key, certificate.validity().not_after.timestamp().max(0).cast_unsigned()))
+    let until_s = certificate.validity().not_after.timestamp().max(0).cast_unsigned();
+    let is_owner =
+        |oid: &x509_parser::oid_registry::Oid<'_>| oid.iter().is_some_and(|arcs| arcs.eq(OWNER_OID));
+    let owner = certificate.extensions().iter().find(|extension| is_owner(&extension.oid));
+    Ok(Certified { key, until_s, owner: owner.and_then(|owner| of_der(owner.value)) })
+}
+
+/// The same of the first certificate of a PEM text.
+pub(super) fn certificate_of_pem(pem: &str) -> Result<Certified, String> {
+    let (_, pem) = parse_x509_pem(pem.as_bytes()).map_err(|error| error.to_string())?;
+    certificate_key(&pem.contents).map_err(|error| error.to_string())
 }
 
 impl Shared {
@@ -41,8 +52,9 @@ impl Shared {
     ///
     /// # Errors
     /// Why not.
-    pub fn takes_certificate(&self, source: &SourceId, key: &KeyHash) -> Result<(), Unauthentic> {
-        let taken = self.published().identities.takes_certificate(source, key);
+    pub fn takes_certificate(&self, source: &SourceId, shown: &Certified) -> Result<(), Unauthentic> {
+        let known = self.published();
+        let taken = known.registered(self.keys()).takes_certificate(&self.domain, source, shown);
         taken.inspect_err(|reason| self.counters.refused.session(*reason))
     }
 
@@ -59,8 +71,8 @@ impl Shared {
 pub(super) struct Asks<'a> {
     pub handle: &'a ControllerHandle,
     pub actuator: &'a Label,
-    /// Key of the certificate of this session, and when it is over.
-    pub shown: (KeyHash, u64),
+    /// The certificate of this session.
+    pub shown: Certified,
     pub renewer: &'a Renewer,
 }
 
@@ -98,20 +110,34 @@ impl Asks<'_> {
             return Err(format!("the request has {} bytes: at most {REQUEST_BYTES_MAX}", csr_pem.len()));
         }
         let shared = &self.handle.shared;
+        let (new, old) = (rotation.new, rotation.old);
+        let is_done =
+            || shared.keys_of(&source).is_ok_and(|keys| keys.now == new && keys.before == Some(old));
+        if shared.published().operators.owners_certificates() {
+            // Signed first: where it would not be taken, the keys stay as they are.
+            let certificate_pem = (self.renewer)(self.actuator, csr_pem)?;
+            let Certified { key, owner, .. } = certificate_of_pem(&certificate_pem)?;
+            let owns = |word| verify_owner(&new, &shared.domain, &source, &key, &word).is_ok();
+            if !owner.is_some_and(owns) {
+                return Err(Unauthentic::Unowned.to_string());
+            }
+            if !is_done() {
+                self.order(IdentityEvent::Rotated(rotation)).await?;
+            }
+            tracing::info!(actuator = %self.actuator, "key rotation: new key registered");
+            return Ok(ToActuator::Rotated { key: new, certificate_pem });
+        }
         let none = |row: &crate::core::identities::Row| row.certificates.is_empty();
         if shared.published().identities.row(&source).is_none_or(none) {
             // The one in use stays good while the new one is on its way.
-            let (key, until_s) = self.shown;
+            let Certified { key, until_s, .. } = self.shown;
             self.order(IdentityEvent::Certified { whose: source.clone(), key, until_s }).await?;
         }
-        let (new, old) = (rotation.new, rotation.old);
-        let done = shared.keys_of(&source).is_ok_and(|keys| keys.now == new && keys.before == Some(old));
-        if !done {
+        if !is_done() {
             self.order(IdentityEvent::Rotated(rotation)).await?;
         }
         let certificate_pem = (self.renewer)(self.actuator, csr_pem)?;
-        let (_, pem) = parse_x509_pem(certificate_pem.as_bytes()).map_err(|error| error.to_string())?;
-        let (key, until_s) = certificate_key(&pem.contents).map_err(|error| error.to_string())?;
+        let Certified { key, until_s, .. } = certificate_of_pem(&certificate_pem)?;
         self.order(IdentityEvent::Certified { whose: source, key, until_s }).await?;
         tracing::info!(actuator = %self.actuator, "key rotation: new key registered");
         Ok(ToActuator::Rotated { key: new, certificate_pem })
@@ -175,10 +201,15 @@ impl ControllerHandle {
     /// # Errors
     /// [`Error::Identity`]: why not.
     pub fn takes_certificate(&self, source: &SourceId, der: &[u8]) -> Result<(), Error> {
-        let (key, _) = certificate_key(der)?;
+        let shown = certificate_key(der)?;
         let who = || source.0.clone();
-        let taken = self.shared.takes_certificate(source, &key);
+        let taken = self.shared.takes_certificate(source, &shown);
         taken.map_err(|reason| Error::Identity { whose: who(), reason })
+    }
+
+    /// The certificate that an actuator shows in its session with this controller: its key, and when it is over.
+    pub fn shown_certificate(&self, actuator: &Label) -> Option<(KeyHash, u64)> {
+        self.shared.sessions.shown(actuator)
     }
 
     /// Asks an actuator to change its keys.

@@ -77,6 +77,7 @@ fn core(text: &mut Exposition, core: &CoreCounters) {
         ("beyond_role", core.unauthentic.beyond_role),
         ("not_in_time", core.unauthentic.not_in_time),
         ("number_used", core.unauthentic.number_used),
+        ("unowned", core.unauthentic.unowned),
         ("requests_again", core.requests_again),
     ];
     put(text, "events_total", Kind::Counter, "Events of the order, by outcome.", "outcome", &events);

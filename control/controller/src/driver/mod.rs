@@ -15,15 +15,17 @@
 //!   end of the process at any byte, what was answered is there; what was not is there whole or not at all.
 //! - Only the core thread touches the core; everything reaches it by one bounded queue. When that is
 //!   full, sessions and the log wait, and those who ask by the handle are told so.
-//! - Which entry is being carried out stands in a file, so that one which ends the process is known ([`carrying`]).
+//! - Which entry is being carried out stands in a file, so that one which ends the process is known (`carrying`); how it is set aside
+//!   is [`aside`]'s.
 //! - Ordered time is led by the clocks of a majority ([`TimeKeeper`]), put in by the proposer and held by the core.
 //! - An actuator has one session with a replica; a newer one ends the older.
 //! - A group with a threshold key has one more thread, of this member's part in the group's signatures ([`members`]).
 //! - In a group every replica runs all of this on the same entries; only the one that leads proposes events of its own,
 //!   sends updates, and answers whoever proposes ([`follow`]).
 
+pub mod aside;
 mod audit;
-pub mod carrying;
+mod carrying;
 mod command;
 mod counters;
 mod engine;
@@ -46,6 +48,7 @@ mod steps;
 mod time;
 mod turns;
 
+pub use aside::{AsideGroup, AsideInbox};
 pub use audit::{AuditPage, AuditPlace, AuditStatus, BYTES_MIN as AUDIT_BYTES_MIN, Keeper};
 pub use engine::Order;
 pub use follow::Signing;
@@ -59,12 +62,15 @@ pub use shared::Published;
 pub use time::TimeKeeper;
 
 use crate::Error;
+use crate::aside::Case;
 use crate::audit::Record;
 use crate::core::admission::SourceKeys;
 use crate::core::scheduler::SchedulerSettings;
 use crate::core::{Core, CoreSettings, Feed, FeedSettings, Input, Output, SharedApp, Signer, decode_batch};
+use aside::AsidePlace;
 use audit::Observer;
 use carrying::{Carrying, Way};
+pub use carrying::{ENDS_MAX, EndedAt};
 use command::Command;
 use runner::Runner;
 use shared::{Parts, Shared};
@@ -78,6 +84,7 @@ use weir_base::numbers::Numbers;
 use weir_base::world::{Clock, Disk};
 use weir_model::Label;
 use weir_model::event::SourceId;
+use weir_model::join::to_hex;
 use weir_model::operator::Founders;
 use weir_model::signed::GroupKey;
 use weir_order::{BatcherSettings, Entry, OpenedLocal, Position, Submitter};
@@ -186,6 +193,8 @@ pub struct ControllerSettings {
     pub registry: Arc<weir_store::Registry>,
     /// Where the audit is kept; none: nowhere.
     pub audit: Option<AuditPlace>,
+    /// How entries are set aside together with others; none: this controller has no others, and its directory no manifest.
+    pub aside: Option<AsidePlace>,
     /// Ordered time, of a member of a group; none: this controller has no other beside it.
     pub time: Option<Arc<TimeKeeper>>,
 }
@@ -219,12 +228,17 @@ impl ControllerSettings {
             proposals_max: 16_384,
             registry: Arc::default(),
             audit: None,
+            aside: None,
             time: None,
         }
     }
 }
 
 impl ControllerSettings {
+    fn aside_place(&self, disk: &Arc<dyn Disk>) -> AsidePlace {
+        self.aside.clone().unwrap_or_else(|| AsidePlace::alone(disk.clone(), self.identity.clone()))
+    }
+
     /// Keys of the controllers, by the settings of all.
     fn source_keys(&self) -> SourceKeys {
         let mut keys = self.peers.clone();
@@ -246,7 +260,7 @@ pub struct Recovered {
     /// Entries replayed after the snapshot.
     pub replayed: u64,
     /// The entry that the process ended at before, if it did.
-    pub ended_at: Option<carrying::EndedAt>,
+    pub ended_at: Option<EndedAt>,
 }
 
 /// A running controller. [`Controller::shutdown`], or dropping it, ends it in good order.
@@ -289,7 +303,9 @@ impl Controller {
             // Told where the chain has not all that is below: it could not be written, or was not wanted before.
             observer.took_over(info.at.index, core.store().version(), core.group_keys());
         }
-        let mut carrying = Carrying::open(disk.clone())?;
+        let place = settings.aside_place(&disk);
+        let aside = place.inbox.clone();
+        let mut carrying = Carrying::open(disk.clone(), settings.domain.clone(), place)?;
         let ended_at = carrying.ended_at();
         let (last, replayed) = replay(&opened, &mut core, &mut feed, (&mut observer, &mut carrying))?;
         if let Some(keeper) = &keeper {
@@ -298,7 +314,8 @@ impl Controller {
         let recovered = Recovered { opening: Some(opened.opening().clone()), replayed, ended_at };
         tracing::info!(version = %core.store().version(), replayed, "the controller recovered its state");
 
-        let numbers = Numbers::open(disk, NUMBERS_FILE, NUMBERS_RESERVED, core.own_sequence() + 1)
+        let own_next = core.own_sequence() + 1;
+        let numbers = Numbers::open(disk, NUMBERS_FILE, NUMBERS_RESERVED, own_next)
             .map_err(Error::system("reading the numbers of events"))?;
         let (inbox, commands) = mpsc::channel(settings.inbox_max);
         let committed = inbox.clone();
@@ -323,11 +340,13 @@ impl Controller {
             leads: true,
             inbox: inbox.clone(),
             audit: keeper.clone(),
+            aside,
         }));
         let handle = ControllerHandle::new(shared.clone(), inbox.clone());
         let (snapshots, snapshot_thread) = snapshots::start(engine, inbox.clone(), keeper)?;
         let (feeds, observer) = ((snapshots, None), (observer, carrying));
-        let runner = Runner::new(core, commands, shared.clone(), feeds, observer, &settings, last);
+        let from = (last, own_next);
+        let runner = Runner::new(core, commands, shared.clone(), feeds, observer, &settings, from);
         let threads = (vec![snapshot_thread], audit_thread);
         Controller::run(handle, shared, runner, threads, inbox, recovered)
     }
@@ -442,6 +461,18 @@ fn open_audit(
     Ok((Some(keeper.clone()), Observer::new(Some(keeper)), Some(thread)))
 }
 
+/// An entry is set aside: the log and the audit say so.
+fn left_out(observer: &mut Observer, carrying: &mut Carrying, case: &Case) {
+    let (index, sha256) = (case.entry.index, to_hex(&case.entry.sha256));
+    tracing::warn!(
+        index,
+        sha256,
+        promises = case.promises.len(),
+        "the entry is set aside: nothing of it is done"
+    );
+    observer.left_out(case, &carrying.asides().keys(index));
+}
+
 /// Carries the entries behind the snapshot out, on a thread with as much stack as entries from before there were bounds need.
 fn replay(
     opened: &OpenedLocal,
@@ -472,9 +503,24 @@ fn replay_here(
         let entry = entry?;
         last = entry.position;
         replayed += 1;
-        if let Way::SetAside(digest) = carrying.begin(&entry)? {
-            observer.set_aside(last.index, digest);
-            continue;
+        match carrying.begin(&entry, core.operators()) {
+            Way::CarryOut => {}
+            Way::SetAside(case) => {
+                left_out(observer, carrying, &case);
+                continue;
+            }
+            Way::SetAsideBefore(digest) => {
+                observer.set_aside(last.index, digest);
+                continue;
+            }
+            // Nobody else can say anything that would help.
+            Way::Wait => match carrying.look(&entry, core.operators()) {
+                Ok(case) => {
+                    left_out(observer, carrying, &case);
+                    continue;
+                }
+                Err(error) => return Err(error),
+            },
         }
         core.step(Input::Ordered(decode_batch(&entry.batch)?), &mut out);
         carrying.done();

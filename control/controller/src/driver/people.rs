@@ -6,12 +6,13 @@ use super::locking::locked;
 use super::shared::{Published, Shared};
 use crate::Error;
 use crate::core::admission::{Unauthentic, admit};
+use crate::core::approvals::{Waiting, waiting};
 use crate::core::clock::wall_of;
 use crate::core::operators::{Asked, asked, awaited, awaits_word, founding};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use weir_model::Version;
-use weir_model::event::{EventBody, SourceId};
+use weir_model::event::{EventBody, NewRule, SourceId};
 use weir_model::operator::Founders;
 use weir_model::said::{JoinedBy, Said, Word, word_of};
 use weir_store::Rejection;
@@ -36,9 +37,12 @@ impl Shared {
         self.awaits_operators.store(!self.operators.is_empty() && !in_force, Ordering::SeqCst);
     }
 
-    /// Says who the first operators are, by the settings, until the order has it from as many controllers as must say so.
+    /// Says who the first operators are, by the settings, until the order has it from as many controllers as must say so; and then that
+    /// certificates count by their owners' word.
     pub(super) fn tell_operators(self: &Arc<Self>) {
-        if !self.awaits_operators() || !(self.leads() || self.everywhere) {
+        let known = self.published();
+        let wants_rule = known.operators.in_force() && !known.operators.owners_certificates();
+        if !(self.awaits_operators() || wants_rule) || !(self.leads() || self.everywhere) {
             return;
         }
         let now_ms = self.clock.now_ns() / 1_000_000;
@@ -49,7 +53,9 @@ impl Shared {
             }
             *told_ms = Some(now_ms);
         }
-        if awaits_word(&self.published().store, self.source(), &self.operators)
+        if wants_rule {
+            self.offer(EventBody::Rule(NewRule::OwnersCertificates));
+        } else if awaits_word(&known.store, self.source(), &self.operators)
             && let Some(about) = founding(&self.operators)
         {
             self.offer(EventBody::Identity(Box::new(about)));
@@ -98,6 +104,16 @@ impl ControllerHandle {
         }
         let subject = said.author().0.clone();
         self.submit_own(EventBody::Said(Box::new(said)), Some(subject)).await
+    }
+
+    /// The request of an operator that waits for approvals, if it does; [`ControllerHandle::submit_said`] has ordered it then.
+    pub fn waits(&self, digest: &[u8; 32]) -> Option<Waiting> {
+        waiting(&self.store(), digest)
+    }
+
+    /// What a request is known by: the SHA-256 of all that its author signs.
+    pub fn digest_of(&self, said: &Said) -> [u8; 32] {
+        digest(self.domain(), said)
     }
 
     /// Orders something by this controller's own word, for somebody whom the API authenticated.

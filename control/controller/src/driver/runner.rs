@@ -11,7 +11,7 @@ use crate::Error;
 use crate::core::scheduler::Reached;
 use crate::core::{Core, FeedSettings, Input, Item, Outcome, Output, decode_batch};
 use crate::quorum;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::sync::mpsc::{SyncSender, TrySendError};
@@ -24,6 +24,10 @@ use weir_order::{Entry, Position};
 
 /// Most that may wait for a version to be in force everywhere.
 const WAITERS_MAX: usize = 65_536;
+/// Most that waits behind an entry before which the controller waits; then the order waits, too.
+const BEHIND_MAX: usize = 65_536;
+/// Most bytes of it.
+const BEHIND_BYTES_MAX: usize = 64 << 20;
 /// Ticks between two looks at waiters and gauges.
 const TICKS_PER_LOOK: u64 = 10;
 
@@ -51,6 +55,54 @@ pub(super) struct Runner {
     agreed_states: bool,
     /// The last batch whose state was taken.
     taken: u64,
+    /// The entry before which this controller waits, and what came behind it.
+    held: Option<Entry>,
+    behind: Behind,
+    /// Numbers of own events from here on are of this life of the process; 0: that one was seen.
+    own_from: u64,
+}
+
+/// Commands that wait until the core is past an entry.
+#[derive(Default)]
+struct Behind {
+    commands: VecDeque<Command>,
+    bytes: usize,
+}
+
+impl Behind {
+    fn is_full(&self) -> bool {
+        self.commands.len() >= BEHIND_MAX || self.bytes >= BEHIND_BYTES_MAX
+    }
+
+    fn push(&mut self, command: Command) {
+        self.bytes += bytes_of(&command);
+        self.commands.push_back(command);
+    }
+
+    fn pop(&mut self) -> Option<Command> {
+        let command = self.commands.pop_front()?;
+        self.bytes -= bytes_of(&command);
+        Some(command)
+    }
+
+    /// A state was taken over: what was ordered before is in it.
+    fn forget_entries(&mut self) {
+        self.commands.retain(|command| !matches!(command, Command::Committed(_)));
+        self.bytes = self.commands.iter().map(bytes_of).sum();
+    }
+}
+
+fn bytes_of(command: &Command) -> usize {
+    match command {
+        Command::Committed(entry) => entry.batch.len(),
+        Command::Install(_, state) => state.len(),
+        _ => 0,
+    }
+}
+
+/// Whether a command is for the state behind what is waited for. A state that is taken over ends the waiting.
+fn waits_too(command: &Command) -> bool {
+    !matches!(command, Command::Install(..) | Command::Tick | Command::Wake | Command::SnapshotDone { .. })
 }
 
 /// However the core thread ends, nobody may wait for an answer that never comes.
@@ -70,7 +122,7 @@ impl Runner {
         (snapshots, members): (SyncSender<Job>, Option<Members>),
         (observer, carrying): (Observer, Carrying),
         settings: &ControllerSettings,
-        last: Position,
+        (last, own_from): (Position, u64),
     ) -> Runner {
         Runner {
             digest_every: shared.engine().map_or(0, |engine| engine.digest_every()),
@@ -93,13 +145,17 @@ impl Runner {
             ticks: 0,
             tick_at_ns: 0,
             taken: 0,
+            held: None,
+            behind: Behind::default(),
+            own_from,
         }
     }
 
     pub fn run(mut self) {
         let _guard = EndGuard(self.shared.clone());
-        while let Some(command) = self.commands.blocking_recv() {
+        while let Some(command) = self.next() {
             match command {
+                command if self.held.is_some() && waits_too(&command) => self.behind.push(command),
                 Command::Committed(entry) => {
                     if let Err(error) = self.committed(&entry) {
                         tracing::error!(index = entry.position.index, %error, "cannot apply an ordered entry");
@@ -128,28 +184,89 @@ impl Runner {
                 self.tick();
             }
             if self.shared.is_stopped() {
+                // Whoever waits for an entry that ended the process ends in good order, too.
+                self.carrying.asides().end();
                 break;
             }
         }
     }
 
+    /// The next command: of those that waited when nothing is waited for any more.
+    fn next(&mut self) -> Option<Command> {
+        if self.held.is_none()
+            && let Some(command) = self.behind.pop()
+        {
+            return Some(command);
+        }
+        if self.held.is_some() && self.behind.is_full() {
+            std::thread::sleep(TICK);
+            return Some(Command::Tick);
+        }
+        self.commands.blocking_recv()
+    }
+
+    /// Looks whether the entry before which this controller waits is set aside by now.
+    fn look_at_held(&mut self) {
+        let Some(entry) = &self.held else { return };
+        match self.carrying.look(entry, self.core.operators()) {
+            Ok(case) => {
+                self.shared.aside.show(None);
+                super::left_out(&mut self.observer, &mut self.carrying, &case);
+                if let Some(entry) = self.held.take() {
+                    self.passed(&entry);
+                }
+            }
+            Err(error) => self.show_held(&error),
+        }
+    }
+
+    fn show_held(&self, error: &Error) {
+        let text = error.to_string();
+        if self.shared.aside.held().is_none_or(|before| *before != text) {
+            tracing::error!(error = text, "this controller waits before an entry of the order");
+            self.shared.aside.show(Some(text));
+        }
+    }
+
     fn committed(&mut self, entry: &Entry) -> Result<(), Error> {
         // An empty one only brings the order on.
-        if entry.batch.is_empty() {
-        } else if let Way::SetAside(digest) = self.carrying.begin(entry)? {
-            self.observer.set_aside(entry.position.index, digest);
-        } else {
-            let mut out = Vec::new();
-            let items = decode_batch(&entry.batch)?;
-            let begun_ns = self.shared.clock.now_ns();
-            self.core.step(Input::Ordered(items), &mut out);
-            self.carrying.done();
-            self.shared.steps.decide.took(self.shared.clock.now_ns().saturating_sub(begun_ns));
-            self.observer.ordered(entry.position.index, &out, self.core.group_keys());
-            self.shared.publish(&self.core);
-            self.shared.set_told(self.core.outbox().changes());
-            self.obey_all(out);
+        let way = match entry.batch.is_empty() {
+            true => None,
+            false => Some(self.carrying.begin(entry, self.core.operators())),
+        };
+        match way {
+            None => {}
+            Some(Way::SetAside(case)) => super::left_out(&mut self.observer, &mut self.carrying, &case),
+            Some(Way::SetAsideBefore(digest)) => self.observer.set_aside(entry.position.index, digest),
+            Some(Way::Wait) => {
+                self.held = Some(entry.clone());
+                self.look_at_held();
+                return Ok(());
+            }
+            Some(Way::CarryOut) => {
+                let mut out = Vec::new();
+                let items = decode_batch(&entry.batch)?;
+                let begun_ns = self.shared.clock.now_ns();
+                self.core.step(Input::Ordered(items), &mut out);
+                self.carrying.done();
+                self.shared.steps.decide.took(self.shared.clock.now_ns().saturating_sub(begun_ns));
+                self.observer.ordered(entry.position.index, &out, self.core.group_keys());
+                self.shared.publish(&self.core);
+                self.shared.set_told(self.core.outbox().changes());
+                self.obey_all(out);
+                if self.own_from > 0 && self.core.own_sequence() >= self.own_from {
+                    // It was proposed in this life, so it is behind all of lives before.
+                    self.own_from = 0;
+                    self.carrying.asides().settle();
+                }
+            }
         }
+        self.passed(entry);
+        Ok(())
+    }
+
+    /// An entry is carried out, or set aside.
+    fn passed(&mut self, entry: &Entry) {
         self.last = entry.position;
         self.entries_since += 1;
         self.bytes_since += entry.batch.len() as u64;
@@ -157,11 +274,15 @@ impl Runner {
             self.report_digest();
         }
         self.take_snapshot();
-        Ok(())
     }
 
     fn install(&mut self, at: Position, state: &[u8]) -> Result<(), Error> {
         self.core.install(state)?;
+        self.carrying.asides().installed(at.index);
+        if self.held.take().is_some() {
+            self.behind.forget_entries();
+            self.shared.aside.show(None);
+        }
         self.last = at;
         self.entries_since = 0;
         self.bytes_since = 0;
@@ -298,6 +419,10 @@ impl Runner {
     fn tick(&mut self) {
         self.ticks += 1;
         self.tick_at_ns = self.shared.clock.now_ns() + TICK.as_nanos() as u64;
+        if self.held.is_some() {
+            return self.look_at_held();
+        }
+        self.carrying.asides().hear();
         self.take_snapshot();
         self.step(Input::Tick { now_ms: self.shared.clock.now_ns() / 1_000_000 });
         if self.ticks.is_multiple_of(TICKS_PER_LOOK) {

@@ -5,11 +5,12 @@
 
 use super::frame::{read_frame, write_frame};
 use super::handle::ControllerHandle;
-use super::identities::{Asks, Renewer, certificate_key};
+use super::identities::{Asks, Renewer, certificate_key, certificate_of_pem};
 use super::moves::MOVE_REST;
 use crate::Error;
 use crate::core::Input;
-use crate::core::identities::Row;
+use crate::core::admission::Unauthentic;
+use crate::core::identities::{Certified, Row};
 use crate::core::tokens::{TokenRow, TokenState, tokens};
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -24,7 +25,7 @@ use weir_admission::{Door, Guarded};
 use weir_base::codec::{CodecError, decode};
 use weir_model::Label;
 use weir_model::event::{ActuatorFacts, EventBody, SPEAKS_TABLE, SourceId, USAGE_FLOWS_MAX};
-use weir_model::identity::{IdentityEvent, KeyHash};
+use weir_model::identity::IdentityEvent;
 use weir_model::session::{
     PROTOCOL, PROTOCOL_MIN, REQUEST_BYTES_MAX, STATE_CHUNK_KEYS, StateDigest, ToActuator, ToController,
 };
@@ -100,7 +101,7 @@ async fn serve(
     // What was taken in the handshake may have been refused since, and a resumed stream shows what it showed before.
     let shown = certificate_key(chain.and_then(<[_]>::first).map_or(&[][..], |leaf| leaf))?;
     let source = SourceId::of_actuator(&name);
-    let taken = handle.shared.takes_certificate(&source, &shown.0);
+    let taken = handle.shared.takes_certificate(&source, &shown);
     let hello =
         tokio::time::timeout_at(deadline, read_frame::<ToController>(&mut stream)).await.map_err(late)??;
     let whose = || source.0.clone();
@@ -111,7 +112,7 @@ async fn serve(
             Error::Peer(full.to_string())
         })?;
         // Whoever has been renewed opens another session with what it got.
-        if let Some(at) = over_at(handle, shown.1) {
+        if let Some(at) = over_at(handle, shown.until_s) {
             place.until(at);
         }
     }
@@ -143,8 +144,12 @@ async fn serve(
 
 /// Orders which certificate an actuator shows, where that is not known: it joined with another release, or was renewed where it could
 /// not be ordered.
-fn note_certificate(handle: &ControllerHandle, source: &SourceId, (key, until_s): (KeyHash, u64)) {
+fn note_certificate(handle: &ControllerHandle, source: &SourceId, shown: Certified) {
+    let Certified { key, until_s, .. } = shown;
     let known = handle.published();
+    if known.operators.owners_certificates() {
+        return;
+    }
     let row = known.identities.row(source);
     let told = |row: &Row| row.certificates.iter().any(|known| known.key == key && known.until_s >= until_s);
     if handle.leads() && !row.is_some_and(told) {
@@ -315,7 +320,18 @@ fn renew(
         Some(_) if csr_pem.len() > REQUEST_BYTES_MAX => {
             Err(format!("the request has {} bytes: at most {REQUEST_BYTES_MAX}", csr_pem.len()))
         }
-        Some(_) => renewer(name, csr_pem),
+        Some(_) => renewer(name, csr_pem).and_then(|certificate_pem| {
+            if !known.operators.owners_certificates() {
+                return Ok(certificate_pem);
+            }
+            // One that would not be taken is not worth to be kept.
+            let shown = certificate_of_pem(&certificate_pem)?;
+            let source = SourceId::of_actuator(name);
+            match handle.shared.takes_certificate(&source, &shown) {
+                Err(reason @ Unauthentic::Unowned) => Err(reason.to_string()),
+                _ => Ok(certificate_pem),
+            }
+        }),
     };
     match signed {
         Ok(certificate_pem) => {
@@ -351,14 +367,14 @@ fn certificate_name(chain: Option<&[rustls::pki_types::CertificateDer<'_>]>) -> 
 
 async fn run<S: AsyncRead + AsyncWrite>(
     handle: &ControllerHandle,
-    (hello, shown): (Hello, (KeyHash, u64)),
+    (hello, shown): (Hello, Certified),
     stream: S,
     renewer: &Renewer,
 ) -> Result<(), Error> {
     let (actuator, identity) = (hello.facts.name, hello.facts.identity);
     let protocol = hello.protocol;
     let welcome = ToActuator::Welcome { protocol, epoch: handle.published().epoch };
-    let (session, queue) = handle.shared.sessions.open(&actuator, (hello.software, protocol), welcome);
+    let (session, queue) = handle.shared.sessions.open(&actuator, (hello.software, protocol, shown), welcome);
     tracing::info!(%actuator, session, protocol, "session opened");
     let connected = Input::Connected { actuator: actuator.clone(), session, digest: hello.digest };
     let (reader, writer) = tokio::io::split(stream);
@@ -386,7 +402,7 @@ struct Peer<'a> {
     actuator: &'a Label,
     protocol: u32,
     identity: [u8; 32],
-    shown: (KeyHash, u64),
+    shown: Certified,
     session: u64,
     renewer: &'a Renewer,
 }

@@ -3,11 +3,13 @@
 use super::SessionSettings;
 use super::locking::locked;
 use crate::Error;
+use crate::core::identities::Certified;
 use std::collections::HashMap;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
 use tokio::sync::mpsc;
 use weir_model::Label;
+use weir_model::identity::KeyHash;
 use weir_model::local::{Answer, Question};
 use weir_model::session::ToActuator;
 use weir_model::signed::{SignedUpdates, UnsignedUpdates};
@@ -19,6 +21,7 @@ struct Open {
     session: u64,
     software: String,
     protocol: u32,
+    shown: Certified,
     outbound: mpsc::Sender<ToActuator>,
     questions: HashMap<u64, mpsc::Sender<Answer>>,
     next_question: u64,
@@ -75,7 +78,7 @@ impl Sessions {
     pub fn open(
         &self,
         actuator: &Label,
-        (software, protocol): (String, u32),
+        (software, protocol, shown): (String, u32, Certified),
         first: ToActuator,
     ) -> (u64, mpsc::Receiver<ToActuator>) {
         let (outbound, queue) = mpsc::channel(self.settings.outbound_frames_max.max(2));
@@ -86,7 +89,15 @@ impl Sessions {
             let _ = outbound.try_send(frame);
         }
         let session = self.next.fetch_add(1, Ordering::SeqCst);
-        let new = Open { session, software, protocol, outbound, questions: HashMap::new(), next_question: 1 };
+        let new = Open {
+            session,
+            software,
+            protocol,
+            shown,
+            outbound,
+            questions: HashMap::new(),
+            next_question: 1,
+        };
         if open.insert(actuator.clone(), new).is_some() {
             self.replaced.fetch_add(1, Ordering::Relaxed);
         }
@@ -175,6 +186,11 @@ impl Sessions {
     /// Release of the software at an actuator.
     pub fn software(&self, actuator: &Label) -> Option<String> {
         locked(&self.open).get(actuator).map(|open| open.software.clone())
+    }
+
+    /// The certificate that an actuator shows: its key, and when it is over.
+    pub fn shown(&self, actuator: &Label) -> Option<(KeyHash, u64)> {
+        locked(&self.open).get(actuator).map(|open| (open.shown.key, open.shown.until_s))
     }
 
     /// Asks a question; its answers come by the receiver.

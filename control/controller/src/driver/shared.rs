@@ -1,5 +1,6 @@
 //! What the core thread, the sessions and the handles share.
 
+use super::aside::AsideInbox;
 use super::audit::Keeper;
 use super::command::Command;
 use super::counters::{DriverCounters, Gauges};
@@ -121,6 +122,7 @@ pub(super) struct Shared {
     stopped: AtomicBool,
     failed: AtomicBool,
     inbox: mpsc::Sender<Command>,
+    pub(super) aside: AsideInbox,
     /// The audit, until the controller stops.
     audit: ArcSwapOption<Keeper>,
 }
@@ -142,6 +144,8 @@ pub(super) struct Parts<'a> {
     pub leads: bool,
     pub inbox: mpsc::Sender<Command>,
     pub audit: Option<Keeper>,
+    /// Why it waits before an entry, if it does.
+    pub aside: AsideInbox,
 }
 
 impl Shared {
@@ -195,6 +199,7 @@ impl Shared {
             stopped: AtomicBool::new(false),
             failed: AtomicBool::new(false),
             inbox: parts.inbox,
+            aside: parts.aside,
             audit: ArcSwapOption::from(parts.audit.map(Arc::new)),
         }
     }
@@ -514,6 +519,10 @@ impl Shared {
     }
 
     pub(super) fn submit(&self, item: &Item, failed: impl FnOnce(Error) + Send + 'static) {
+        // It would be ordered, and nobody here could say what became of it.
+        if let Some(held) = self.aside.held() {
+            return failed(Error::Held(held));
+        }
         match self.submitter.load_full() {
             None => failed(Error::Stopped),
             Some(submitter) => {

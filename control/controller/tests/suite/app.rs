@@ -300,6 +300,8 @@ impl App for TestApp {
             | EventBody::Apply(_)
             | EventBody::Said(_)
             | EventBody::JoinedBy(_)
+            | EventBody::Approval(_)
+            | EventBody::Rule(_)
             | EventBody::Report(_)
             | EventBody::Clock { .. } => {}
             // Whoever can read it or not: sessions keep it from who cannot.

@@ -1,7 +1,7 @@
 //! Controllers that order in the names of others (rows R4, R12; the liar of 2.3.2, 2.6.5 and 3.3.2 of the papers): one of four, two of
 //! seven. All replicas decide the same order; the traitors put into it whatever they can make: every kind of event by their own word,
-//! requests that they kept, changed, cut and glued, late ones, others' numbers and names, joins of hosts of their own. What people
-//! really asked for they hand on late, twice, or never.
+//! requests that they kept, changed, cut and glued, late ones, others' numbers and names, joins of hosts of their own, certificates for
+//! whomever they like. What people really asked for, and what they approve of what others asked for, they hand on late, twice, or never.
 //!
 //! Checked after every batch: every replica has the same; and what is there is what a domain has in which people order themselves and
 //! nobody lies, so nothing wrong is in force. Whoever is told to have ordered what nobody signed is a traitor. A domain whose requests
@@ -13,28 +13,36 @@ use std::sync::Arc;
 use weir_base::codec::encode;
 use weir_base::world::Rng;
 use weir_controller::core::admission::{SourceKeys, Unauthentic};
+use weir_controller::core::identities::Certified;
 use weir_controller::core::operators::founding;
 use weir_controller::core::scheduler::SchedulerSettings;
 use weir_controller::core::tokens::token;
 use weir_controller::core::{Core, CoreSettings, Input, Item, Outcome, Output, decode_batch};
+use weir_model::approval::{Approval, Need, Needs, RequestKind};
 use weir_model::domain::DomainEvent;
-use weir_model::event::{ActuatorFacts, Event, EventBody, Role, SignedEvent, SourceId, UsageReport};
+use weir_model::event::{ActuatorFacts, Event, EventBody, NewRule, Role, SignedEvent, SourceId, UsageReport};
 use weir_model::filewall::PolicyOrder;
 use weir_model::health::RepairOrder;
 use weir_model::identity::{IdentityEvent, TokenChange, TokenId};
 use weir_model::operator::{Founders, OperatorChange, OperatorFacts, OperatorRole};
 use weir_model::plane::PlaneOrder;
+use weir_model::request::kinds_of;
 use weir_model::said::{JoinedBy, Said};
 use weir_store::Store;
 use weir_trust::batch::SingleSigner;
 use weir_trust::identity::{KeyPair, sign_event};
-use weir_trust::said::{sign_joined_by, sign_said};
+use weir_trust::owner::sign_owner;
+use weir_trust::said::{digest, sign_joined_by, sign_said};
 
 const START_MS: u64 = 1_700_000_000_000;
 /// How long requests are good here.
 const LIFE_MS: u64 = 60_000;
+/// How long one waits for approval.
+const WAIT_MS: u64 = 60_000;
 const ADMIN: &str = "anna";
 const OPERATOR: &str = "olga";
+/// An admin who approves.
+const SECOND: &str = "ada";
 /// The traitors' own key, which nobody knows.
 const EVE: u8 = 66;
 
@@ -47,13 +55,18 @@ fn controller(number: usize) -> SourceId {
 }
 
 fn author_key(author: &str) -> KeyPair {
-    key(if author == ADMIN { 101 } else { 102 })
+    key(match author {
+        ADMIN => 101,
+        OPERATOR => 102,
+        _ => 103,
+    })
 }
 
 fn founders() -> Founders {
     let facts = |role, author| OperatorFacts { role, keys: vec![author_key(author).public()] };
     let (admin, operator) = (facts(OperatorRole::Admin, ADMIN), facts(OperatorRole::Operator, OPERATOR));
-    [(label(ADMIN), admin), (label(OPERATOR), operator)].into()
+    let second = facts(OperatorRole::Admin, SECOND);
+    [(label(ADMIN), admin), (label(OPERATOR), operator), (label(SECOND), second)].into()
 }
 
 fn admin_of(role: OperatorRole) -> OperatorFacts {
@@ -66,7 +79,7 @@ fn about(about: IdentityEvent) -> EventBody {
 
 fn host(name: &str, identity: u8) -> ActuatorFacts {
     let underlay = if name == "h1" { "192.0.2.1" } else { "192.0.2.2" };
-    ActuatorFacts { underlay: underlay.parse().unwrap(), ..app::facts(name, [identity; 32]) }
+    ActuatorFacts { underlay: underlay.parse().unwrap(), ..app::facts(name, key(identity).public()) }
 }
 
 /// What is in force, as far as people order it.
@@ -107,6 +120,12 @@ struct Simulation {
     joins: Vec<JoinedBy>,
     /// What traitors were given to hand on, and did not.
     held: Vec<Said>,
+    /// What waits for approval, by digest, and until when.
+    waiting: BTreeMap<[u8; 32], (Said, u64)>,
+    /// How many requests were done by the word of two.
+    approved: u64,
+    /// With which identity each host has joined.
+    identities: BTreeMap<&'static str, u8>,
     tokens: u8,
     named: BTreeSet<SourceId>,
     lies: u64,
@@ -132,6 +151,9 @@ impl Simulation {
             decided: BTreeSet::new(),
             joins: Vec::new(),
             held: Vec::new(),
+            waiting: BTreeMap::new(),
+            approved: 0,
+            identities: BTreeMap::new(),
             tokens: 0,
             named: BTreeSet::new(),
             lies: 0,
@@ -196,8 +218,25 @@ impl Simulation {
         let joined = self.cores[0].joined() == self.truth.joined();
         let operators = self.cores[0].operators();
         let names: Vec<&str> = operators.rows().map(|(source, _)| source.short()).collect();
-        if found != wanted || !joined || operators.in_force() && names != [ADMIN, OPERATOR] {
+        if found != wanted || !joined || operators.in_force() && names != [SECOND, ADMIN, OPERATOR] {
             self.violations.push(format!("{what}: something is in force that nobody ordered"));
+        }
+        for (name, identity) in &self.identities {
+            let facts = self.truth.joined().get(&label(name));
+            if facts.is_none_or(|facts| facts.identity != key(*identity).public()) {
+                continue;
+            }
+            let source = SourceId::of_actuator(&label(name));
+            let takes = |by: Option<KeyPair>| {
+                let owner = by.map(|by| sign_owner(&by, &label("d"), &source, &[*identity; 32]));
+                let shown = Certified { key: [*identity; 32], until_s: 1, owner };
+                self.cores[0].registered().takes_certificate(&label("d"), &source, &shown).is_ok()
+            };
+            if operators.in_force() && (!takes(Some(key(*identity))) || takes(None) || takes(Some(key(EVE))))
+            {
+                self.violations
+                    .push(format!("{what}: a certificate counts by another word than its owner's"));
+            }
         }
     }
 
@@ -207,13 +246,57 @@ impl Simulation {
         let outcome = self.order(self.now_ms, event);
         let bytes = encode(&said);
         let is_new = self.now_ms <= said.until_ms && !self.decided.contains(&bytes);
-        if is_new && self.made.contains(&said) && matches!(outcome, Outcome::Committed(_)) {
+        if is_new && self.made.contains(&said) {
             self.decided.insert(bytes);
-            self.comes_true(said.event.body);
-        } else if is_new && self.made.contains(&said) {
-            self.violations.push(format!("an honest request was not decided: {outcome:?}"));
+            match (self.means(&said), matches!(outcome, Outcome::Committed(_))) {
+                (Some(comes_true), true) => comes_true.into_iter().for_each(|body| self.comes_true(body)),
+                (None, false) => {}
+                (Some(_), false) => {
+                    self.violations.push(format!("an honest request was not decided: {outcome:?}"));
+                }
+                (None, true) => self.violations.push("a word counts that is over".into()),
+            }
         }
         self.check("a request");
+    }
+
+    /// What a request makes true, if it says anything at all.
+    fn means(&mut self, said: &Said) -> Option<Option<EventBody>> {
+        let EventBody::Approval(about) = said.body() else {
+            if !kinds_of(said.body()).contains(&RequestKind::Delete) || !self.cores[0].operators().in_force()
+            {
+                return Some(Some(said.body().clone()));
+            }
+            self.waiting.insert(digest(&label("d"), said), (said.clone(), self.now_ms + WAIT_MS));
+            return Some(None);
+        };
+        match &**about {
+            Approval::Needed(_) => Some(None),
+            Approval::Given(of) => {
+                let (waiting, until_ms) = self.waiting.get(of)?;
+                if waiting.author() == said.author() || self.now_ms > *until_ms {
+                    return None;
+                }
+                self.approved += 1;
+                self.waiting.remove(of).map(|(waiting, _)| Some(waiting.event.body))
+            }
+            Approval::Refused(of) => {
+                self.waiting.get(of).filter(|(_, until_ms)| self.now_ms <= *until_ms)?;
+                self.waiting.remove(of).map(|_| None)
+            }
+        }
+    }
+
+    /// Somebody looks at what waits, and says something of it: sometimes of what the same person asked for, or of what is over.
+    fn approve(&mut self) {
+        let all: Vec<[u8; 32]> = self.waiting.keys().copied().collect();
+        if all.is_empty() {
+            return;
+        }
+        let of = all[self.pick(all.len())];
+        let author = [ADMIN, OPERATOR, SECOND][self.pick(3)];
+        let said = if self.rng.chance(1, 6) { Approval::Refused(of) } else { Approval::Given(of) };
+        self.ask(author, EventBody::Approval(Box::new(said)));
     }
 
     /// A person asks, and hands it to some controller; when that is silent, to another one, in the same words.
@@ -255,7 +338,11 @@ impl Simulation {
     fn membership(&mut self) {
         let name = self.one_of(["h1", "h2"]);
         if self.truth.joined().contains_key(&label(name)) {
-            return self.ask(ADMIN, EventBody::Removed { actuator: label(name) });
+            self.ask(ADMIN, EventBody::Removed { actuator: label(name) });
+            if !self.truth.joined().contains_key(&label(name)) {
+                self.identities.remove(name);
+            }
+            return;
         }
         if self.tokens >= 90 {
             return;
@@ -274,6 +361,7 @@ impl Simulation {
         let by = sign_joined_by(&Self::token_key(id), &label("d"), id, [5; 32], facts.clone());
         let event = self.by(self.controllers, EventBody::JoinedBy(Box::new(by.clone())));
         if matches!(self.order(self.now_ms, event), Outcome::Committed(_)) {
+            self.identities.insert(name, self.tokens);
             self.joins.push(by);
             self.comes_true(EventBody::Joined(facts));
         }
@@ -321,9 +409,24 @@ impl Simulation {
             }),
             about(founding(&[(label("eve"), admin_of(OperatorRole::Admin))].into()).unwrap()),
             EventBody::Usage(usage),
+            about(IdentityEvent::Certified { whose: whose.clone(), key: [EVE; 32], until_s: u64::MAX }),
+            about(IdentityEvent::Certified {
+                whose: SourceId::of_actuator(&label(&format!("x{}", self.rng.below(1_000)))),
+                key: [EVE; 32],
+                until_s: u64::MAX,
+            }),
+            EventBody::Approval(Box::new(Approval::Given(self.some_waiting()))),
+            EventBody::Approval(Box::new(Approval::Refused(self.some_waiting()))),
+            EventBody::Approval(Box::new(Approval::Needed(Needs::default()))),
         ];
         let at = self.pick(bodies.len());
         bodies[at].clone()
+    }
+
+    /// What waits, if anything does.
+    fn some_waiting(&mut self) -> [u8; 32] {
+        let all: Vec<[u8; 32]> = self.waiting.keys().copied().collect();
+        if all.is_empty() { [EVE; 32] } else { all[self.pick(all.len())] }
     }
 
     /// A request that nobody made, from those that people made.
@@ -334,7 +437,12 @@ impl Simulation {
             let event = Event { source: SourceId::of_operator(&label(author)), ..said.event.clone() };
             sign_said(&key(EVE), &label("d"), event, (said.made_ms, said.until_ms))
         };
-        match self.rng.below(10) {
+        match self.rng.below(12) {
+            10 => said.event.body = EventBody::Approval(Box::new(Approval::Given(self.some_waiting()))),
+            11 => {
+                said.event.body = EventBody::Approval(Box::new(Approval::Given(self.some_waiting())));
+                said = signed(&said, SECOND);
+            }
             0 => said.event.sequence -= 1,
             1 => said.event.sequence = other.event.sequence,
             2 => said.until_ms = self.now_ms + LIFE_MS,
@@ -434,19 +542,29 @@ impl Simulation {
         if admin.is_none() || operators.rows().count() != founders().len() {
             self.violations.push("the traitors said who the operators are".into());
         }
+        let rule = self.by(self.controllers, EventBody::Rule(NewRule::OwnersCertificates));
+        self.order(self.now_ms, rule);
+        let kinds = [(RequestKind::Delete, Need { approvals: 2, role: OperatorRole::Operator })];
+        let needs = Needs { kinds: kinds.into(), wait_s: (WAIT_MS / 1_000) as u32 };
+        self.ask(ADMIN, EventBody::Approval(Box::new(Approval::Needed(needs.clone()))));
+        while weir_controller::core::approvals::needs(self.cores[0].store()) != needs {
+            // A traitor kept it: it is asked again.
+            self.ask(ADMIN, EventBody::Approval(Box::new(Approval::Needed(needs.clone()))));
+        }
     }
 
-    fn run(mut self, steps: usize) -> (Vec<String>, u64) {
+    fn run(mut self, steps: usize) -> (Vec<String>, u64, u64) {
         self.found();
         self.go(steps)
     }
 
-    fn go(mut self, steps: usize) -> (Vec<String>, u64) {
+    fn go(mut self, steps: usize) -> (Vec<String>, u64, u64) {
         for _ in 0..steps {
-            match self.rng.below(16) {
+            match self.rng.below(18) {
                 0..5 => self.honest(),
                 5 => self.membership(),
-                6..14 => self.lie(),
+                6..8 => self.approve(),
+                8..16 => self.lie(),
                 _ => self.now_ms += self.rng.below(20_000),
             }
         }
@@ -455,7 +573,9 @@ impl Simulation {
             self.violations.push(format!("named are {:?}", self.named));
         }
         let seed = self.seed;
-        (self.violations.iter().map(|violation| format!("seed {seed}: {violation}")).collect(), self.lies)
+        let violations =
+            self.violations.iter().map(|violation| format!("seed {seed}: {violation}")).collect();
+        (violations, self.lies, self.approved)
     }
 }
 
@@ -466,19 +586,22 @@ fn seeds(default: u64) -> u64 {
 #[test]
 fn traitors_that_order_have_nothing_in_force_and_are_named() {
     for (controllers, traitors) in [(4, 1), (7, 2)] {
+        let mut approved = 0;
         for seed in 0..seeds(12) {
-            let (violations, lies) = Simulation::new(seed, controllers, traitors).run(300);
+            let (violations, lies, by_two) = Simulation::new(seed, controllers, traitors).run(300);
             let shown = &violations[..violations.len().min(5)];
             assert!(violations.is_empty(), "{traitors} of {controllers}: {shown:#?}");
             assert!(lies > 50, "{lies}");
+            approved += by_two;
         }
+        assert!(approved > 20, "{approved}");
     }
 }
 
 #[test]
 fn a_domain_whose_requests_are_not_signed_is_caught() {
     for seed in 0..4 {
-        let (violations, _) = Simulation::new(seed, 4, 1).go(300);
+        let (violations, ..) = Simulation::new(seed, 4, 1).go(300);
         assert!(violations.iter().any(|violation| violation.contains("a lie was decided")), "{violations:?}");
     }
 }

@@ -1,12 +1,15 @@
 //! The keys of an actuator, in the state directory: made once, and never sent.
 
 use crate::AgentError;
-use rcgen::{CertificateParams, DnType, KeyPair as TlsKey};
+use rcgen::{Attribute, CertificateParams, DnType, KeyPair as TlsKey, PublicKeyData as _};
+use sha2::{Digest as _, Sha256};
 use std::path::Path;
 use weir_base::file::replace;
 use weir_model::Label;
+use weir_model::event::SourceId;
 use weir_model::join::{IDENTITY_FILE, KEY_FILE, from_hex, to_hex};
 use weir_trust::identity::KeyPair;
+use weir_trust::owner::{OWNER_OID, sign_owner, to_der_set};
 use zeroize::Zeroizing;
 
 /// Seed of the identity that signs acks.
@@ -67,18 +70,28 @@ impl Keys {
         self.tls.public_key_raw()
     }
 
-    /// A request (PEM) for a certificate.
-    pub(crate) fn signing_request(&self, name: &Label) -> Result<String, AgentError> {
-        Keys::request_of(&self.tls, name)
+    /// A request (PEM) for a certificate, with the word of the identity where the domain is known.
+    pub(crate) fn signing_request(&self, name: &Label, domain: Option<&Label>) -> Result<String, AgentError> {
+        Keys::request_of(&self.tls, name, domain.map(|domain| (domain, &self.identity)))
     }
 
-    /// A request (PEM) for a certificate of a key.
-    pub(crate) fn request_of(key: &TlsKey, name: &Label) -> Result<String, AgentError> {
+    /// A request (PEM) for a certificate of a key, with the word of an identity of a domain that the key is its own.
+    pub(crate) fn request_of(
+        key: &TlsKey,
+        name: &Label,
+        owner: Option<(&Label, &KeyPair)>,
+    ) -> Result<String, AgentError> {
         let failed = |error: rcgen::Error| AgentError::Join(format!("no certificate request: {error}"));
         let mut params = CertificateParams::new(vec![name.to_string()]).map_err(failed)?;
         params.distinguished_name = rcgen::DistinguishedName::new();
         params.distinguished_name.push(DnType::CommonName, name.as_str());
-        params.serialize_request(key).and_then(|request| request.pem()).map_err(failed)
+        let attributes = owner.map(|(domain, identity)| {
+            let certified = Sha256::digest(key.subject_public_key_info()).into();
+            let word = sign_owner(identity, domain, &SourceId::of_actuator(name), &certified);
+            Attribute { oid: &OWNER_OID, values: to_der_set(&word) }
+        });
+        let request = params.serialize_request_with_attributes(key, attributes.into_iter().collect());
+        request.and_then(|request| request.pem()).map_err(failed)
     }
 }
 

@@ -12,8 +12,9 @@
 
 use super::tls;
 use crate::AgentError;
-use crate::join::keys::Keys;
+use crate::join::keys::{Keys, identity};
 use crate::kept;
+use crate::owner;
 use rustls::pki_types::UnixTime;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -131,7 +132,9 @@ impl Renewal {
             return Ok(None);
         }
         self.not_before = now + Duration::from_secs(RETRY_S);
-        Keys::load(&self.state_dir)?.signing_request(&self.name).map(Some)
+        // Who has not joined by a token knows of no domain; its controllers want no word of its identity.
+        let domain = owner::domain_of(&self.state_dir).ok();
+        Keys::load(&self.state_dir)?.signing_request(&self.name, domain.as_ref()).map(Some)
     }
 
     /// Keeps a new certificate (PEM), and tells its life.
@@ -158,6 +161,12 @@ impl Renewal {
         let names = certificate.subject().iter_common_name().filter_map(|name| name.as_str().ok());
         if !names.eq([self.name.as_str()]) {
             return Err(wrong(&format!("it is not for '{}'", self.name)));
+        }
+        if owner::has_word(&tls::certificates(&self.state_dir.join(CERTIFICATE_FILE))?[0]) {
+            let (domain, identity) = (owner::domain_of(&self.state_dir)?, identity(&self.state_dir)?);
+            if !owner::has_word_of(&chain[0], &domain, &self.name, &identity.public()) {
+                return Err(wrong("it has not the word of our identity, which the present one has"));
+            }
         }
         let (old, new) = (life(&self.state_dir)?, Life::of(&chain[0]).map_err(|reason| wrong(&reason))?);
         if new.until_s <= old.until_s {

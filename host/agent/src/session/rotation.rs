@@ -18,6 +18,7 @@ use super::tls;
 use crate::AgentError;
 use crate::join::keys::{Keys, identity};
 use crate::kept;
+use crate::owner;
 use rcgen::KeyPair as TlsKey;
 use rustls::pki_types::UnixTime;
 use serde::{Deserialize, Serialize};
@@ -26,7 +27,7 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use weir_base::file::replace;
 use weir_model::Label;
 use weir_model::event::SourceId;
-use weir_model::join::{CERTIFICATE_FILE, IDENTITY_FILE, KEY_FILE, TRUST_FILE, TrustFile, from_hex, to_hex};
+use weir_model::join::{CERTIFICATE_FILE, IDENTITY_FILE, KEY_FILE, from_hex, to_hex};
 use weir_model::session::ToController;
 use weir_trust::identity::{KeyPair, sign_rotation, sign_settled};
 use x509_parser::prelude::{FromDer, X509Certificate};
@@ -175,14 +176,6 @@ impl Rotation {
         Ok(KeyPair::from_seed(&seed))
     }
 
-    fn domain(&self) -> Result<Label, AgentError> {
-        let path = self.state_dir.join(TRUST_FILE);
-        let bytes = std::fs::read(&path).map(Zeroizing::new);
-        let bytes = bytes.map_err(|error| AgentError::file(&path, error))?;
-        let trust: TrustFile = serde_json::from_slice(&bytes).map_err(|error| material(&path, error))?;
-        Ok(trust.domain)
-    }
-
     /// What is to be done now; `anew` tells whether a session is there that shows the new certificate.
     ///
     /// # Errors
@@ -196,14 +189,14 @@ impl Rotation {
         let step = match (&kept.certificate_pem, self.switch_since) {
             (None, _) => {
                 let key = TlsKey::from_pem(&kept.key_pem).map_err(wrong)?;
-                let csr_pem = Keys::request_of(&key, &self.name)?;
-                let old = identity(&self.state_dir)?;
-                let rotation = sign_rotation(&self.domain()?, source, &old, &new);
+                let (domain, old) = (owner::domain_of(&self.state_dir)?, identity(&self.state_dir)?);
+                let csr_pem = Keys::request_of(&key, &self.name, Some((&domain, &new)))?;
+                let rotation = sign_rotation(&domain, source, &old, &new);
                 Step::Say(Box::new(ToController::Rotate { rotation, csr_pem }))
             }
             (Some(_), None) => Step::TellSwitch,
             (Some(_), Some(since)) if anew && now >= since + GRACE => {
-                let by_key = sign_settled(&self.domain()?, &source, &new);
+                let by_key = sign_settled(&owner::domain_of(&self.state_dir)?, &source, &new);
                 Step::Say(Box::new(ToController::Settle { key: new.public(), by_key }))
             }
             (Some(_), Some(_)) => return Ok(Step::Wait),
@@ -231,7 +224,7 @@ impl Rotation {
             return Err(wrong("it comes with another identity than the one that was sent"));
         }
         let tls_key = TlsKey::from_pem(&kept.key_pem).map_err(wrong)?;
-        self.check(certificate_pem, &tls_key, now)?;
+        self.check(certificate_pem, (&tls_key, &new), now)?;
         let mut kept = kept.clone();
         kept.certificate_pem = Some(certificate_pem.to_owned());
         self.keep(kept)?;
@@ -246,7 +239,12 @@ impl Rotation {
         self.not_before = self.not_before.map(|not_before| not_before.min(next));
     }
 
-    fn check(&self, certificate_pem: &str, key: &TlsKey, now: SystemTime) -> Result<(), AgentError> {
+    fn check(
+        &self,
+        certificate_pem: &str,
+        (key, identity): (&TlsKey, &[u8; 32]),
+        now: SystemTime,
+    ) -> Result<(), AgentError> {
         let chain = tls::certificates_of(certificate_pem.as_bytes()).map_err(wrong)?;
         let at = UnixTime::since_unix_epoch(now.duration_since(UNIX_EPOCH).unwrap_or_default());
         tls::client_verifier(&self.state_dir)?
@@ -259,6 +257,14 @@ impl Rotation {
         let names = certificate.subject().iter_common_name().filter_map(|name| name.as_str().ok());
         if !names.eq([self.name.as_str()]) {
             return Err(wrong(format!("it is not for '{}'", self.name)));
+        }
+        let present = tls::certificates(&self.state_dir.join(CERTIFICATE_FILE));
+        let is_owned = present.is_ok_and(|present| owner::has_word(&present[0]));
+        let domain = owner::domain_of(&self.state_dir)?;
+        if is_owned && !owner::has_word_of(&chain[0], &domain, &self.name, identity) {
+            return Err(wrong(
+                "it has not the word of the new identity, and the present one has that of ours",
+            ));
         }
         Ok(())
     }

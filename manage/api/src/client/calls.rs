@@ -6,9 +6,9 @@ use crate::domains::{DomainDescription, DomainList};
 use crate::planes::{PlaneList, PlaneView};
 use crate::said::Word;
 use crate::types::{
-    ApiError, AuditPage, CaptureRequest, CapturedFrame, ClockStatus, DeviceList, GroupStatus, IdentityList,
-    KeyChange, OperatorList, ResourceList, ResourceView, RotateRequest, StatusResponse, TokenList,
-    TraceRequest, TraceResponse, WatchEvent, WatchLine,
+    ApiError, ApprovalList, AuditPage, CaptureRequest, CapturedFrame, ClockStatus, DeviceList, GroupStatus,
+    IdentityList, KeyChange, OperatorList, ResourceList, ResourceView, RotateRequest, StatusResponse,
+    TokenList, TraceRequest, TraceResponse, WatchEvent, WatchLine,
 };
 use axum::http::{Method, StatusCode};
 use std::collections::BTreeMap;
@@ -191,6 +191,14 @@ impl Client {
     /// [`ClientError`].
     pub fn operators(&self) -> Result<OperatorList, ClientError> {
         self.get("/v1/operators")
+    }
+
+    /// `GET /v1/approvals`.
+    ///
+    /// # Errors
+    /// [`ClientError`].
+    pub fn approvals(&self) -> Result<ApprovalList, ClientError> {
+        self.get("/v1/approvals")
     }
 
     /// `POST /v1/identities/rotate`.

@@ -7,16 +7,18 @@ use crate::domains::{AddDomain, DomainResponse};
 use crate::planes::{PlaneRequest, PlaneResponse};
 use crate::said::{SIGN_AGAIN, TO_SIGN, Word};
 use crate::types::{
-    AddMember, ApiError, ApplyRequest, ApplyResponse, FileWallRequest, FileWallResponse, OperatorRequest,
-    RepairRequest, RepairResponse, RevokeRequest, TokenRequest, TokenResponse,
+    AddMember, ApiError, ApplyRequest, ApplyResponse, ApprovalRequest, ApprovalResponse, FileWallRequest,
+    FileWallResponse, NeedsRequest, OperatorRequest, RepairRequest, RepairResponse, RevokeRequest,
+    TokenRequest, TokenResponse,
 };
 use axum::http::Method;
 use serde::{Serialize, de::DeserializeOwned};
 use weir_model::Label;
+use weir_model::approval::Approval;
 use weir_model::domain::DomainEvent;
 use weir_model::event::{EventBody, SourceId};
 use weir_model::identity::IdentityEvent;
-use weir_model::join::from_hex;
+use weir_model::join::{from_hex, to_hex};
 use weir_model::operator::OperatorChange;
 
 /// How often a call is signed whose event was another one when it came.
@@ -243,6 +245,29 @@ impl Client {
         let (whose, change) = (SourceId::of_operator(name), OperatorChange::Removed);
         let asked = || Ok(Asked::identity(IdentityEvent::Operator { whose, change }));
         self.order_only(Method::DELETE, &format!("/v1/operators/{name}"), NOTHING, asked)
+    }
+
+    /// `POST /v1/approvals/ID`: of the request with this digest.
+    ///
+    /// # Errors
+    /// [`ClientError`].
+    pub fn approve(&self, of: &[u8; 32], approve: bool) -> Result<ApprovalResponse, ClientError> {
+        let said = if approve { Approval::Given(*of) } else { Approval::Refused(*of) };
+        let asked = || Ok(Asked::event(EventBody::Approval(Box::new(said))));
+        let path = format!("/v1/approvals/{}", to_hex(of));
+        self.order(Method::POST, &path, Some(&ApprovalRequest { approve }), asked)
+    }
+
+    /// `PUT /v1/approvals`.
+    ///
+    /// # Errors
+    /// [`ClientError`].
+    pub fn need_approvals(&self, request: &NeedsRequest) -> Result<(), ClientError> {
+        let asked = || {
+            let needs = request.needs().map_err(ClientError::Refused)?;
+            Ok(Asked::event(EventBody::Approval(Box::new(Approval::Needed(needs)))))
+        };
+        self.order_only(Method::PUT, "/v1/approvals", Some(request), asked)
     }
 
     /// `POST /v1/identities/revoke`.

@@ -8,7 +8,7 @@ fn label(text: &str) -> Label {
 }
 
 fn key() -> OperatorKey {
-    OperatorKey { name: label("alice"), domain: label("lab"), seed: "07".repeat(32) }
+    OperatorKey { name: label("alice"), domain: label("lab"), seed: "07".repeat(32), agent: None }
 }
 
 fn body() -> EventBody {

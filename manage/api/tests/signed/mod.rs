@@ -4,10 +4,11 @@ use super::serve;
 use std::sync::Mutex;
 use weir_api::client::{Client, ClientError};
 use weir_api::operator::{OperatorKey, now_ms};
-use weir_api::said::{Statement, Word};
-use weir_api::types::ApiError;
+use weir_api::said::{Statement, WAITS, Word};
+use weir_api::types::{ApiError, ApprovalResponse, NeedsRequest};
 use weir_api::{Caller, TOKEN_CALLER};
 use weir_model::Label;
+use weir_model::approval::Approval;
 use weir_model::event::{Event, EventBody, Said, SourceId};
 use weir_trust::said::verify_said;
 
@@ -19,7 +20,7 @@ fn label(text: &str) -> Label {
 }
 
 fn key() -> OperatorKey {
-    OperatorKey { name: label("alice"), domain: label("lab"), seed: "07".repeat(32) }
+    OperatorKey { name: label("alice"), domain: label("lab"), seed: "07".repeat(32), agent: None }
 }
 
 fn statement(body: &EventBody) -> Statement {
@@ -57,6 +58,45 @@ pub fn remove(caller: &Caller, name: Label) -> Result<(), ApiError> {
             Ok(())
         }
     }
+}
+
+/// A controller that has the approval of 7s signed as that of 9s.
+pub fn approve(caller: &Caller, id: [u8; 32], approve: bool) -> Result<ApprovalResponse, ApiError> {
+    let of = |id| match approve {
+        true => EventBody::Approval(Box::new(Approval::Given(id))),
+        false => EventBody::Approval(Box::new(Approval::Refused(id))),
+    };
+    match &caller.word {
+        Word::None => Err(ApiError::unsigned("an operator must sign it")),
+        Word::Prepare { .. } => {
+            Err(ApiError::to_sign(statement(&of(if id == [7; 32] { [9; 32] } else { id }))))
+        }
+        Word::Signed(signed) => {
+            let event = Event {
+                source: SourceId::of_operator(&signed.operator),
+                sequence: signed.number,
+                body: of(id),
+            };
+            let (made_ms, until_ms, signature) = (signed.made_ms, signed.until_ms, signed.signature);
+            let said = Said { event, made_ms, until_ms, signature };
+            verify_said(&key().key().unwrap().public(), &label("lab"), &said).unwrap();
+            Ok(ApprovalResponse { version: 5, done: approve, given: 2, needed: 2 })
+        }
+    }
+}
+
+#[test]
+fn a_client_approves_the_request_that_it_names_and_no_other() {
+    let (_runtime, context, _) = serve();
+    let client = Client::new(weir_api::client::Context { operator: Some(key()), ..context }).unwrap();
+    assert!(client.approve(&[8; 32], true).unwrap().done);
+    assert!(!client.approve(&[8; 32], false).unwrap().done);
+    let Err(ClientError::NotSigned(why)) = client.approve(&[7; 32], true) else { panic!("it was signed") };
+    assert!(why.contains(&"09".repeat(32)) && why.contains("Nothing was signed"), "{why}");
+    // What is ordered and waits is told as that.
+    let needs = NeedsRequest { kinds: Vec::new(), wait_s: 60 };
+    let Err(ClientError::Refused(error)) = client.need_approvals(&needs) else { panic!("it waits") };
+    assert_eq!((error.status.as_u16(), error.problem.code.as_str()), (409, WAITS));
 }
 
 #[test]

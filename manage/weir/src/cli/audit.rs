@@ -23,7 +23,8 @@ use weir_api::client::Client;
 use weir_bft::{Conflict, Convicted, Evidence};
 use weir_controller::audit::{Auditor, Checked, Contradiction, Ended, Record, SeenFault, Trusted, kind_of};
 use weir_model::Change;
-use weir_model::event::{ActuatorFacts, EventBody, Transaction, Wanted};
+use weir_model::approval::Approval;
+use weir_model::event::{ActuatorFacts, EventBody, NewRule, Transaction, Wanted};
 use weir_model::identity::{IdentityEvent, TokenChange};
 use weir_model::join::{from_hex, to_hex};
 use weir_model::operator::{OperatorChange, OperatorFacts, OperatorRole};
@@ -66,7 +67,7 @@ pub(in crate::cli) struct Whose {
 pub(super) struct List {
     #[command(flatten)]
     whose: Whose,
-    /// Only these kinds: began, event, repair, batch, signed, acks, keys, fault, contradiction, misdeed, reached, took-over
+    /// Only these kinds: began, event, repair, batch, signed, acks, keys, fault, contradiction, misdeed, reached, took-over, set-aside, left-out
     #[arg(long, value_name = "KIND", value_delimiter = ',')]
     kind: Vec<String>,
     /// Only what names this: a source, a host, a resource, a key of a switch, a subject
@@ -337,7 +338,7 @@ impl Export {
 }
 
 /// A time as people write it, in UTC.
-fn time(wall_ms: u64) -> String {
+pub(super) fn time(wall_ms: u64) -> String {
     let time = i64::try_from(wall_ms).ok().and_then(|ms| jiff::Timestamp::from_millisecond(ms).ok());
     time.map_or_else(|| format!("{wall_ms} ms"), |time| time.to_string())
 }
@@ -427,6 +428,21 @@ fn wants(body: &EventBody) -> String {
         }
         EventBody::Said(said) => {
             format!("{} asks: {} {}", said.author().0, kind_of(said.body()), wants(said.body()))
+        }
+        EventBody::Approval(about) => match &**about {
+            Approval::Given(of) => format!("{} is approved", to_hex(of)),
+            Approval::Refused(of) => format!("{} is refused", to_hex(of)),
+            Approval::Needed(needs) => {
+                let kinds = needs.kinds.iter().map(|(kind, need)| format!("{kind} needs {}", need.approvals));
+                some(
+                    kinds.chain(
+                        needs.kinds.is_empty().then(|| "every request needs its author alone".to_owned()),
+                    ),
+                )
+            }
+        },
+        EventBody::Rule(NewRule::OwnersCertificates) => {
+            "certificates count by the word of their owners' keys".to_owned()
         }
         EventBody::Clock { wall_ms } => format!("wall time is {}", time(*wall_ms)),
         EventBody::Speaks { name, protocol } => format!("{name} speaks protocol {protocol} of sessions"),
@@ -545,6 +561,21 @@ fn describe(record: &Record) -> String {
         Record::Misdeed(misdeed) => faults::misdeed_text(misdeed),
         Record::SetAside { index, sha256 } => {
             format!("entry {index} ({}) was set aside by an operator: nothing of it was done", to_hex(sha256))
+        }
+        Record::LeftOut(left_out) => {
+            let members: Vec<String> =
+                left_out.promises.iter().map(|(member, ..)| member.to_string()).collect();
+            let by = left_out
+                .word
+                .as_ref()
+                .map(|word| format!(", as {} said", word.operator.0))
+                .unwrap_or_default();
+            format!(
+                "entry {} ({}) is left out{by}: nothing of it was done; promised by controllers {}",
+                left_out.index,
+                to_hex(&left_out.sha256),
+                members.join(", ")
+            )
         }
         Record::TooLarge { kind, bytes, .. } => format!("{kind} of {bytes} bytes: only its digest is kept"),
         Record::Reached { index } => format!("the order was followed up to {index}"),

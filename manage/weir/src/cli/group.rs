@@ -2,6 +2,7 @@
 
 use super::consent::Consent;
 use super::output::{self, paint};
+use super::set_aside::SetAside;
 use super::written::{Force, Readers, is_stdout};
 use super::{Failure, Output};
 use crate::roles::keys::Keys as DomainKeys;
@@ -13,7 +14,6 @@ use std::process::ExitCode;
 use weir_api::client::{Client, ClientError};
 use weir_api::types::{AddMember, GroupMember, GroupSigning, GroupStatus};
 use weir_model::Label;
-use weir_model::join::{from_hex, to_hex};
 
 /// Most lines told of one kind.
 const LINES_TOLD_MAX: usize = 8;
@@ -32,8 +32,8 @@ pub(super) enum Group {
     Keys(Keys),
     /// Print a controller's public key, for group.founders with group.order: bft; makes it if there is none
     Identity(Identity),
-    /// Set an entry of the order aside that ends the controllers' processes: nothing of it is done. While they do not run, and on
-    /// every controller alike; a controller that does not start any more says which entry it is
+    /// Set an entry of the order aside that ends the controllers' processes, so that nothing of it is done: on the machine of a controller
+    /// that waits before it, and says which it is. It goes on without the entry when as many controllers as decide have promised the same
     SetAside(SetAside),
 }
 
@@ -103,45 +103,6 @@ pub(super) struct Identity {
     output: Output,
 }
 
-#[derive(Debug, Args)]
-pub(super) struct SetAside {
-    /// State directory of the controller
-    #[arg(long, value_name = "DIRECTORY")]
-    state: PathBuf,
-    /// The place of the entry in the order
-    #[arg(long, value_name = "NUMBER")]
-    entry: u64,
-    /// SHA-256 of the entry, as the controller told it: no other one is set aside
-    #[arg(long, value_name = "HEX")]
-    digest: String,
-    #[command(flatten)]
-    consent: Consent,
-}
-
-impl SetAside {
-    pub(super) fn run(self) -> Result<ExitCode, Failure> {
-        let digest = from_hex::<32>(&self.digest);
-        let wrong =
-            || Failure::Input("--digest: it should be 64 hex digits, as the controller told it".into());
-        let digest = to_hex(&digest.ok_or_else(wrong)?);
-        let what = format!(
-            "entry {} with digest {digest} is set aside: nothing of it will ever be done, at any controller of the domain; do the same on each.",
-            self.entry
-        );
-        if !self.consent.given(&what)? {
-            return Ok(ExitCode::SUCCESS);
-        }
-        let file = crate::roles::state::set_aside(&self.state, self.entry, &digest);
-        let file = file.map_err(|error| Failure::Input(error.to_string()))?;
-        say!(
-            "Entry {} is set aside here ({}): do the same on every controller, then start them.",
-            self.entry,
-            file.display()
-        );
-        Ok(ExitCode::SUCCESS)
-    }
-}
-
 impl Identity {
     pub(super) fn run(self) -> Result<ExitCode, Failure> {
         let key = crate::roles::group::identity(&self.state)?.to_string();
@@ -193,10 +154,35 @@ impl Group {
             }
             Group::Keys(keys) => return keys.run(),
             Group::Identity(identity) => return identity.run(),
-            Group::SetAside(aside) => return aside.run(),
+            Group::SetAside(aside) => return aside.run(None),
         }
         Ok(ExitCode::SUCCESS)
     }
+}
+
+/// Asks members until one of them answers: for what carries an operator's word, whoever hands it on.
+pub(super) fn ask_one(
+    client: &Client,
+    whom: impl Fn(&GroupMember) -> bool,
+    ask: impl Fn(&Client) -> Result<(), ClientError>,
+) -> Result<(), Failure> {
+    let group = client.group()?;
+    if group.order != "bft" {
+        return Ok(ask(client)?);
+    }
+    let mut failed = None;
+    for member in group.members.iter().filter(|member| whom(member)) {
+        match client.alone(&member.api).and_then(|one| ask(&one)) {
+            Err(
+                error @ (ClientError::Unreachable { may_be_done: false, .. } | ClientError::Clock { .. }),
+            ) => {
+                failed = Some(error);
+            }
+            answer => return Ok(answer?),
+        }
+    }
+    let nobody = || ClientError::Answer("the group has no other controller".to_owned());
+    Err(failed.unwrap_or_else(nobody).into())
 }
 
 /// Asks the one that leads; or, where none is believed, every member by itself. It is done when more of them say so than may lie.

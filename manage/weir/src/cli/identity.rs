@@ -135,7 +135,11 @@ fn revoke_one(client: &Client, revoke: Revoke) -> Result<(), Failure> {
     let request = RevokeRequest { source: found.source.clone(), reason: revoke.reason };
     let words = if found.kind == "controller" {
         let others = |member: &GroupMember| format!("controller/controller-{}", member.id) != found.source;
-        super::group::ask_members(client, others, |client| client.revoke(&request))?;
+        match client.operators()?.signed {
+            // An operator's word counts whoever hands it on.
+            true => super::group::ask_one(client, others, |client| client.revoke(&request))?,
+            false => super::group::ask_members(client, others, |client| client.revoke(&request))?,
+        }
         format!(
             "{} is revoked: nothing that it says is taken. It votes and signs until 'weir group remove {}' has taken it out of \
              the group.",

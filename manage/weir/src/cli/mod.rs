@@ -1,6 +1,7 @@
 //! The command line.
 
 mod apply;
+mod approvals;
 mod audit;
 mod clock;
 mod consent;
@@ -19,6 +20,7 @@ mod ordered;
 pub(crate) mod output;
 mod plan;
 mod plane;
+mod set_aside;
 mod shown;
 mod state;
 mod store;
@@ -69,11 +71,16 @@ impl Global {
         let lab = self.of_lab.then(|| PathBuf::from(context::LAB));
         let variable = std::env::var_os(CONTEXT_VARIABLE).map(PathBuf::from);
         let mut context = context::load(lab.or_else(|| self.context.clone()).or(variable).as_deref())?;
-        let variable = std::env::var_os(OPERATOR_VARIABLE).map(PathBuf::from);
-        if let Some(path) = self.operator.clone().or(variable) {
-            context.operator = Some(operator::read(&path)?);
+        if let Some(key) = self.operator()? {
+            context.operator = Some(key);
         }
         Ok(context)
+    }
+
+    /// The operator's key that is named here, if one is.
+    fn operator(&self) -> Result<Option<weir_api::operator::OperatorKey>, Failure> {
+        let variable = std::env::var_os(OPERATOR_VARIABLE).map(PathBuf::from);
+        self.operator.clone().or(variable).map(|path| operator::read(&path)).transpose()
     }
 }
 
@@ -126,6 +133,9 @@ enum Command {
     /// List, rotate and revoke keys and certificates of hosts, gateways and controllers
     #[command(subcommand)]
     Identity(identity::Identity),
+    /// List, show, approve and reject requests that wait for several operators, and say what has to wait
+    #[command(subcommand)]
+    Approvals(approvals::Approvals),
     /// Make an operator's key; list, add, change and remove the operators whose signed requests are taken
     #[command(subcommand)]
     Operator(operator::Operator),
@@ -217,12 +227,13 @@ pub fn run(arguments: Arguments) -> Result<ExitCode, Failure> {
         Command::Store(command) => command.run(&arguments.global.context()?),
         Command::Group(group::Group::Keys(command)) => command.run(),
         Command::Group(group::Group::Identity(command)) => command.run(),
-        Command::Group(group::Group::SetAside(command)) => command.run(),
+        Command::Group(group::Group::SetAside(command)) => command.run(arguments.global.operator()?),
         Command::Group(command) => command.run(&connect()?),
         Command::State(command) => command.run(),
         Command::Domain(command) => command.run(&connect()?),
         Command::Audit(command) => command.run(connect),
         Command::Identity(command) => command.run(&connect()?),
+        Command::Approvals(command) => command.run(&connect()?),
         Command::Operator(operator::Operator::Key(command)) => command.run(),
         Command::Operator(command) => command.run(&connect()?),
         Command::Plane(command) => command.run(connect),

@@ -12,7 +12,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use weir_api::client::Client;
-use weir_api::operator::OperatorKey;
+use weir_api::operator::{OperatorKey, agent};
 use weir_api::types::{OperatorList, OperatorRequest, OperatorView};
 use weir_model::Label;
 use weir_model::join::to_hex;
@@ -67,6 +67,9 @@ pub(super) struct Key {
     /// The domain in which it signs: a key is for one
     #[arg(long, default_value = "weir")]
     domain: Label,
+    /// Make no key: take the ed25519 key of the ssh agent that has this comment; the file says which it is, and is no secret
+    #[arg(long, value_name = "COMMENT")]
+    agent: Option<String>,
     /// What the printed line lets it order
     #[arg(long, value_enum, default_value_t = Role::Admin)]
     role: Role,
@@ -135,15 +138,41 @@ pub(crate) fn read(path: &Path) -> Result<OperatorKey, Failure> {
     let key: OperatorKey = weir_document::read(&text).map_err(|error| {
         Failure::Input(format!("operator's key {name}: {error}; it should be what 'weir operator key' wrote"))
     })?;
-    key.key().map_err(|error| Failure::Input(format!("operator's key {name}: {error}")))?;
+    key.public().map_err(|error| Failure::Input(format!("operator's key {name}: {error}")))?;
     Ok(key)
+}
+
+/// The ed25519 key of the ssh agent that has a comment.
+fn in_agent(comment: &str) -> Result<[u8; 32], Failure> {
+    let keys = agent::socket().and_then(|socket| agent::keys(&socket)).map_err(Failure::Refused)?;
+    let mut found = keys.iter().filter(|key| key.comment == comment);
+    match (found.next(), found.next()) {
+        (Some(key), None) => Ok(key.public),
+        (Some(_), Some(_)) => {
+            Err(Failure::Input(format!("--agent: several keys of the ssh agent are called '{comment}'")))
+        }
+        (None, _) => {
+            let all: Vec<String> = keys.iter().map(|key| format!("'{}'", key.comment)).collect();
+            Err(Failure::Missing(format!(
+                "--agent: no ed25519 key of the ssh agent is called '{comment}'; it has {}",
+                if all.is_empty() {
+                    "none ('ssh-keygen -t ed25519', 'ssh-add')".to_owned()
+                } else {
+                    all.join(", ")
+                }
+            )))
+        }
+    }
 }
 
 impl Key {
     pub(super) fn run(self) -> Result<ExitCode, Failure> {
         let out = self.out.unwrap_or_else(|| PathBuf::from(format!("{}.key", self.name)));
-        let key = OperatorKey::make(self.name, self.domain).map_err(Failure::Refused)?;
-        let public = to_hex(&key.key().map_err(Failure::Refused)?.public());
+        let key = match &self.agent {
+            None => OperatorKey::make(self.name, self.domain).map_err(Failure::Refused)?,
+            Some(comment) => OperatorKey::in_agent(self.name, self.domain, &in_agent(comment)?),
+        };
+        let public = to_hex(&key.public().map_err(Failure::Refused)?);
         let shown = out.display().to_string();
         self.force.write(&out, Readers::Owner, |file| {
             let text =

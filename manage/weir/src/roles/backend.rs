@@ -30,15 +30,17 @@ use weir_api::any::AnyId;
 use weir_api::domains::{AddDomain, DomainDescription, DomainList, DomainResponse};
 use weir_api::planes::{PlaneList, PlaneResponse, PlaneView};
 use weir_api::types::{
-    AddMember, ApplyRequest, ApplyResponse, AuditPage, CaptureRequest, CapturedFrame, ClockStatus,
-    DeviceList, DeviceView, FileWallRequest, FileWallResponse, GroupStatus, IdentityList, KeyChange,
-    OperatorList, OperatorRequest, RepairRequest, RepairResponse, ResourceList, ResourceView, RevokeRequest,
-    RotateRequest, StatusResponse, TokenList, TokenRequest, TokenResponse, TraceRequest, TraceResponse,
+    AddMember, ApplyRequest, ApplyResponse, ApprovalList, ApprovalResponse, AuditPage, CaptureRequest,
+    CapturedFrame, ClockStatus, DeviceList, DeviceView, FileWallRequest, FileWallResponse, GroupStatus,
+    IdentityList, KeyChange, OperatorList, OperatorRequest, RepairRequest, RepairResponse, ResourceList,
+    ResourceView, RevokeRequest, RotateRequest, StatusResponse, TokenList, TokenRequest, TokenResponse,
+    TraceRequest, TraceResponse,
 };
 use weir_api::{ApiError, Backend, Caller, Reply, WatchStep};
 use weir_apps::fabric;
 use weir_controller::Error;
 use weir_controller::driver::{ControllerHandle, Watch};
+use weir_model::approval::Needs;
 use weir_model::domain::DomainEvent;
 use weir_model::event::{EventBody, SourceId};
 use weir_model::identity::IdentityEvent;
@@ -96,7 +98,9 @@ pub(super) fn api_error(error: Error) -> ApiError {
         Error::Overloaded { .. } => ApiError::overloaded(message),
         Error::WatchTooOld { .. } => ApiError::too_old(message),
         Error::WatchAhead { .. } => ApiError::not_reached(message),
-        Error::NotConnected(_) | Error::NoAnswer { .. } | Error::Clocks => ApiError::unavailable(message),
+        Error::NotConnected(_) | Error::NoAnswer { .. } | Error::Clocks | Error::Held(_) => {
+            ApiError::unavailable(message)
+        }
         Error::Order(weir_order::Error::Overloaded { .. }) => ApiError::overloaded(message),
         Error::Order(
             weir_order::Error::NoQuorum
@@ -355,6 +359,18 @@ impl Backend for Controlled {
 
     fn operators(&self) -> Reply<'_, OperatorList> {
         Box::pin(self.list_operators())
+    }
+
+    fn approvals(&self) -> Reply<'_, ApprovalList> {
+        Box::pin(self.list_approvals())
+    }
+
+    fn approve(&self, caller: Caller, id: [u8; 32], approve: bool) -> Reply<'_, ApprovalResponse> {
+        Box::pin(async move { self.say_of_waiting(&caller, id, approve).await })
+    }
+
+    fn need_approvals(&self, caller: Caller, needs: Needs) -> Reply<'_, ()> {
+        Box::pin(async move { self.change_needs(&caller, needs).await })
     }
 
     fn put_operator(&self, caller: Caller, name: Label, request: OperatorRequest) -> Reply<'_, ()> {

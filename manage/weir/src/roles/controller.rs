@@ -30,6 +30,7 @@ use weir_apps::fabric::FabricSettings;
 use weir_base::world::{Clock, RealClock, RealDisk};
 use weir_controller::core::SharedApp;
 use weir_controller::core::scheduler::Mode;
+use weir_controller::driver::aside::AsidePlace;
 use weir_controller::driver::{
     AuditPlace, Controller, ControllerHandle, ControllerSettings, SessionAccess, Signing, TimeKeeper,
     serve_sessions,
@@ -155,6 +156,8 @@ fn start(
     let Some(group) = &config.group else {
         let log = config.state_dir.join("log");
         let disk = RealDisk::open(&log).map_err(Failure::io(log.display().to_string()))?;
+        let keep = group::keep(&config.state_dir, "log");
+        settings.aside = Some(AsidePlace::alone_with(settings.identity.clone(), keep));
         let controller = Controller::open(settings, Arc::new(disk), clock, single(), apps);
         return Ok((controller.map_err(|error| wrong(&error))?, None));
     };
@@ -194,6 +197,14 @@ fn start(
             Signing::Shares(thread, members)
         }
     };
+    // The key by which the others know this member stays when the one that signs its events changes.
+    let key = match group.order {
+        Ordering::Bft => KeyPair::from_seed(&group::secret(&config.state_dir)?),
+        Ordering::Raft => state.member_event_key(group.id),
+    };
+    let seed = state.event_seed;
+    let key_of = Box::new(move |id| super::state::member_event_key(&seed, id).public());
+    settings.aside = Some(opening.aside(&config.state_dir, key, key_of)?);
     let started = opening.group();
     let controller =
         Controller::follow(settings, Arc::new(numbers), clock, signing, apps, |sink| opening.start(sink));

@@ -19,11 +19,13 @@ use weir_api::types::{CertificateView, IdentityList, IdentityView, KeyChange, Re
 use weir_api::{ApiError, Caller};
 use weir_apps::fabric;
 use weir_base::codec::{decode, encode};
-use weir_controller::core::identities::Row;
+use weir_controller::Error;
+use weir_controller::core::admission::Unauthentic;
+use weir_controller::core::identities::{Certified, Row};
 use weir_controller::driver::{ControllerHandle, certificate_key};
 use weir_model::Label;
 use weir_model::event::{EventBody, SourceId};
-use weir_model::identity::{IdentityEvent, KeyHash};
+use weir_model::identity::IdentityEvent;
 use weir_model::join::to_hex;
 use weir_trust::identity::KeyPair;
 
@@ -71,13 +73,13 @@ pub fn refuses_strangers(handle: ControllerHandle) -> Arc<Refuses> {
 ///
 /// # Errors
 /// [`ApiError`].
-pub fn key_of_certificate(certificate_pem: &str) -> Result<(KeyHash, u64), ApiError> {
+pub fn key_of_certificate(certificate_pem: &str) -> Result<Certified, ApiError> {
     let der = weir_api::pki::chain(certificate_pem).map_err(internal)?;
     let der = der.first().ok_or_else(|| internal("no certificate was made"))?;
     certificate_key(der).map_err(api_error)
 }
 
-/// Orders which certificate was signed for an actuator.
+/// Orders which certificate was signed for an actuator, where a controller's word for it counts.
 ///
 /// # Errors
 /// [`ApiError`].
@@ -86,15 +88,29 @@ pub async fn certified(
     name: &Label,
     certificate_pem: &str,
 ) -> Result<(), ApiError> {
-    let (key, until_s) = key_of_certificate(certificate_pem)?;
+    if handle.published().operators.owners_certificates() {
+        return Ok(());
+    }
+    let Certified { key, until_s, .. } = key_of_certificate(certificate_pem)?;
     let source = SourceId::of_actuator(name);
     let about = IdentityEvent::Certified { whose: source.clone(), key, until_s };
-    handle.about_identity(about, Some(source.0)).await.map(drop).map_err(api_error)
+    match handle.about_identity(about, Some(source.0)).await {
+        // The rule came first: nobody need be told.
+        Err(Error::Unauthentic { reason: Unauthentic::Unowned, .. }) => Ok(()),
+        told => told.map(drop).map_err(api_error),
+    }
 }
 
 fn view(source: &SourceId, kind: &str, handle: &ControllerHandle, row: Option<&Row>) -> IdentityView {
     let keys = handle.keys_of(source).ok();
-    let certificates = row.map(|row| &row.certificates[..]).unwrap_or_default();
+    let told = row.map(|row| &row.certificates[..]).unwrap_or_default();
+    let told = told.iter().map(|known| (known.key, known.until_s));
+    // Where certificates count by their owners' word nobody tells them: the one of its session is what is seen.
+    let name = source.actuator().and_then(|name| Label::new(name).ok());
+    let seen = name.filter(|_| handle.published().operators.owners_certificates());
+    let seen = seen.and_then(|name| handle.shown_certificate(&name));
+    let mut certificates: Vec<_> = told.chain(seen).collect();
+    certificates.dedup_by_key(|(key, _)| *key);
     IdentityView {
         source: source.0.clone(),
         kind: kind.to_string(),
@@ -102,8 +118,8 @@ fn view(source: &SourceId, kind: &str, handle: &ControllerHandle, row: Option<&R
         previous: keys.and_then(|keys| keys.before).map(|key| fingerprint(&key)),
         since_ms: row.map_or(0, |row| row.since_ms),
         certificates: certificates
-            .iter()
-            .map(|known| CertificateView { key: to_hex(&known.key), until_s: known.until_s })
+            .into_iter()
+            .map(|(key, until_s)| CertificateView { key: to_hex(&key), until_s })
             .collect(),
         revoked: row.and_then(|row| row.revoked.as_ref()).map(|revoked| RevokedView {
             reason: revoked.reason.clone(),
@@ -149,7 +165,8 @@ impl Controlled {
             let kind = actuator.facts.role.as_str();
             items.push(view(&source, kind, &self.handle, known.identities.row(&source)));
         }
-        let (key, until_s) = certificate_key(&self.own.shown.certificate()).map_err(api_error)?;
+        let Certified { key, until_s, .. } =
+            certificate_key(&self.own.shown.certificate()).map_err(api_error)?;
         Ok(IdentityList { items, own: CertificateView { key: to_hex(&key), until_s } })
     }
 

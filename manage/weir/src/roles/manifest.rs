@@ -10,8 +10,17 @@
 
 use super::state::error::StateError;
 use std::path::{Path, PathBuf};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{SystemTime, UNIX_EPOCH};
 use weir_base::manifest::{Manifest, ManifestError, Watched, in_words};
+
+/// A manifest is read and written again as a whole: who does so must be alone, or forgets what another one says.
+static CHANGES: Mutex<()> = Mutex::new(());
+
+fn one_at_a_time() -> MutexGuard<'static, ()> {
+    // Nothing is left half done there.
+    CHANGES.lock().unwrap_or_else(PoisonError::into_inner)
+}
 
 /// Files whose content is known.
 const HELD: &[&str] = &[
@@ -27,6 +36,8 @@ const HELD: &[&str] = &[
     "event.identity",
     "quorum/identity",
     "member",
+    "log/left-out",
+    "numbers/left-out",
 ];
 /// Files that every state directory has from its first start on.
 const ALWAYS: [&str; 8] =
@@ -124,6 +135,7 @@ pub fn record(dir: &Path, domain: &str) {
 }
 
 fn recorded(dir: &Path, domain: &str, anew: bool) -> Result<u64, StateError> {
+    let _one = one_at_a_time();
     let manifest = WATCHED.record(dir, anew, || Some(Manifest::new(domain))).map_err(unusable)?;
     Ok(manifest.map_or(0, |manifest| manifest.generation))
 }
@@ -133,6 +145,7 @@ fn recorded(dir: &Path, domain: &str, anew: bool) -> Result<u64, StateError> {
 /// # Errors
 /// [`StateError`].
 pub fn will_hold(dir: &Path, name: &str, bytes: &[u8]) -> Result<(), StateError> {
+    let _one = one_at_a_time();
     Manifest::announce(dir, name, bytes).map_err(unusable)
 }
 

@@ -1,6 +1,7 @@
 //! The roles that run for ever.
 
-pub mod backend;
+pub mod approvals;
+mod backend;
 pub mod controller;
 pub mod domains;
 pub mod doors;

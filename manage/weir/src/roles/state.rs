@@ -72,30 +72,17 @@ pub fn write_secret(path: &Path, text: &str) -> Result<(), StateError> {
     weir_base::file::replace(path, text.as_bytes(), 0o600).map_err(file_error(path))
 }
 
-/// Says in a controller's state that an entry of the order is set aside; gives the file.
+/// The folder of a controller's state that has its numbers, and what is to be known before its log is read; says whether it is a member of a group.
 ///
 /// # Errors
-/// [`StateError`].
-pub fn set_aside(state_dir: &Path, index: u64, digest: &str) -> Result<PathBuf, StateError> {
-    use weir_controller::driver::carrying::SET_ASIDE_FILE;
+/// [`StateError`]: it is no controller's state.
+pub fn numbers_folder(state_dir: &Path) -> Result<(PathBuf, bool), StateError> {
     // The numbers of a controller that is alone are beside its log.
-    let folder = ["numbers", "log"].map(|name| state_dir.join(name)).into_iter().find(|path| path.is_dir());
-    let folder = folder.ok_or_else(|| StateError::Damaged {
+    let folders = [("numbers", true), ("log", false)].map(|(name, member)| (state_dir.join(name), member));
+    folders.into_iter().find(|(path, _)| path.is_dir()).ok_or_else(|| StateError::Damaged {
         path: state_dir.to_path_buf(),
         reason: "it is no controller's state: it has no folder 'log' or 'numbers'".to_owned(),
-    })?;
-    let path = folder.join(SET_ASIDE_FILE);
-    let mut text = match fs::read_to_string(&path) {
-        Ok(text) => text,
-        Err(error) if error.kind() == io::ErrorKind::NotFound => String::new(),
-        Err(error) => return Err(StateError::File { path, error }),
-    };
-    let line = format!("{index} {digest}\n");
-    if !text.contains(&line) {
-        text.push_str(&line);
-        write_secret(&path, &text)?;
-    }
-    Ok(path)
+    })
 }
 
 /// Closes a directory to everybody but its owner: what is in it may have been made by whoever had another umask. One that is
@@ -137,6 +124,15 @@ pub fn kept_key<const N: usize>(path: PathBuf) -> Result<[u8; N], StateError> {
     })?;
     from_hex(&text)
         .ok_or_else(|| StateError::Damaged { path, reason: format!("it should be {} hex digits", 2 * N) })
+}
+
+/// See [`State::member_event_key`].
+pub fn member_event_key(event_seed: &[u8; 32], id: u64) -> KeyPair {
+    let mut hash = Sha256::new();
+    hash.update(b"weir/member-event/1\0");
+    hash.update(event_seed);
+    hash.update(id.to_le_bytes());
+    KeyPair::from_seed(&hash.finalize().into())
 }
 
 impl State {
@@ -200,11 +196,7 @@ impl State {
     /// The key pair that signs the events of a member of the group. All members can tell each other's: they share the
     /// seed.
     pub fn member_event_key(&self, id: u64) -> KeyPair {
-        let mut hash = Sha256::new();
-        hash.update(b"weir/member-event/1\0");
-        hash.update(self.event_seed);
-        hash.update(id.to_le_bytes());
-        KeyPair::from_seed(&hash.finalize().into())
+        member_event_key(&self.event_seed, id)
     }
 
     /// Writes the context that the command line reads, with the controllers' addresses, this one's first.

@@ -13,6 +13,7 @@ use weir_api::types::{TOKEN_VALID_S, TokenKey, TokenList, TokenRequest, TokenRes
 use weir_api::{ApiError, Caller};
 use weir_apps::fabric;
 use weir_controller::Error;
+use weir_controller::core::identities::Certified;
 use weir_controller::core::tokens::{
     TOKEN_KEYS_TABLE, TOKEN_LIFE_MAX_S, TokenRow, TokenState, token, tokens,
 };
@@ -22,6 +23,7 @@ use weir_model::identity::{IdentityEvent, TokenChange, TokenId};
 use weir_model::join::{JOIN_REQUEST_BYTES_MAX, JoinRequest, JoinResponse, from_hex, to_hex};
 use weir_model::signed::Signature;
 use weir_trust::identity::verify_join;
+use weir_trust::owner::verify_owner;
 use weir_trust::said::{is_key, verify_joined_by};
 
 /// Shortest life of a token, seconds.
@@ -63,6 +65,24 @@ fn has_its_key(identity: &[u8; 32], fingerprint: &str, request: &JoinRequest) ->
     };
     let proof = signature_of(&request.proof).ok_or_else(missing)?;
     verify_join(identity, fingerprint, request, &proof).map_err(|_| missing())
+}
+
+/// The certificate that was made carries the word of the asker's identity: else no controller takes it.
+fn is_owners(
+    domain: &Label,
+    name: &Label,
+    identity: &[u8; 32],
+    certified: &Certified,
+) -> Result<(), ApiError> {
+    let source = SourceId::of_actuator(name);
+    let owns = |word| verify_owner(identity, domain, &source, &certified.key, &word).is_ok();
+    match certified.owner.is_some_and(owns) {
+        true => Ok(()),
+        false => Err(ApiError::unauthorized(
+            "csr_pem: in this domain the identity of who joins says in its request for a certificate that the key is its own: have this release on \
+             the host",
+        )),
+    }
 }
 
 /// The token is for who asks, from where it asks.
@@ -276,7 +296,11 @@ impl Controlled {
             .authority
             .actuator(&request.name, &request.csr_pem, self.certificate_days, self.handle.time().by_clocks())
             .map_err(|error| ApiError::invalid(format!("csr_pem: {error}")))?;
-        is_good(&identities::key_of_certificate(&certificate_pem)?.0)?;
+        let certified = identities::key_of_certificate(&certificate_pem)?;
+        is_good(&certified.key)?;
+        if by_token.is_some() {
+            is_owners(self.handle.domain(), &request.name, &identity, &certified)?;
+        }
         let name = request.name.clone();
         let facts =
             ActuatorFacts { name: request.name, role: request.role, identity, underlay: request.underlay };

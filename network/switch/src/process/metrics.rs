@@ -170,12 +170,12 @@ const FAMILIES: [(&str, Kind, &str); 139] = [
         "Flows looked at to find those that are to be decided again, by what changed.",
     ),
     ("flows_not_installed", Kind::Counter, "Flows decided and not installed because the table was full."),
-    ("flows_replaced", Kind::Counter, "Of the flows decided again, those that got another action in their place."),
     (
-        "gateway_probes",
+        "flows_replaced",
         Kind::Counter,
-        "Probes sent to a gateway, which a gateway that forwards sends back.",
+        "Of the flows decided again, those that got another action in their place.",
     ),
+    ("gateway_probes", Kind::Counter, "Probes sent to a gateway, which a gateway that forwards sends back."),
     ("gateway_probes_unanswered", Kind::Counter, "Of these, probes that nothing came back of in time."),
     ("gateway_silences", Kind::Counter, "Times that a gateway was found to send nothing back."),
     (
@@ -316,7 +316,11 @@ const FAMILIES: [(&str, Kind, &str); 139] = [
         "Of the forged ones, those under endorsements: wrong ones, or of controllers that are not in force here.",
     ),
     ("updates_forged", Kind::Counter, "Updates whose signature did not verify."),
-    ("updates_not_restored", Kind::Gauge, "Updates of the checkpoint that the switch refuses now: none is told as in force."),
+    (
+        "updates_not_restored",
+        Kind::Gauge,
+        "Updates of the checkpoint that the switch refuses now: none is told as in force.",
+    ),
     ("updates_refused", Kind::Counter, "Updates refused for another reason."),
     ("updates_repeated", Kind::Counter, "Updates that were in force already."),
     ("usage_left_out", Kind::Counter, "Destinations left out of a usage report that was full."),

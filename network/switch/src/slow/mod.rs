@@ -457,8 +457,7 @@ impl<M: Mind> Slow<M> {
         self.counters.resolved += 1;
         let resolution = self.mind.resolve(now_ms, &miss.ingress, &miss.key, miss.reason, frame);
         for (ingress, key, action) in &resolution.install {
-            let installed =
-                self.flows.install(ingress, key, action, |port| self.ports.vni(port), now_ms);
+            let installed = self.flows.install(ingress, key, action, |port| self.ports.vni(port), now_ms);
             self.counters.not_installed += u64::from(!installed);
             self.shared.counters.prepare_rule(action.counter);
         }

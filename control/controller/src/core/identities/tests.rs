@@ -12,6 +12,8 @@ use weir_store::{App, Decision};
 use weir_trust::batch::SingleSigner;
 use weir_trust::identity::{KeyPair, sign_acks, sign_event, sign_rotation, sign_settled};
 
+mod owners;
+
 struct Nothing;
 
 impl App for Nothing {
@@ -175,13 +177,14 @@ fn both_keys_are_taken_until_the_new_one_says_that_it_is_the_only_one() {
     world.again(1, true);
     assert_eq!(world.reports(&old), Ok(()));
     for certificate in [1, 2] {
-        assert_eq!(world.core.identities().takes_certificate(&host(), &[certificate; 32]), Ok(()));
+        assert_eq!(world.core.identities().takes_told_certificate(&host(), &[certificate; 32]), Ok(()));
     }
     world.decided(1, settled(&new));
     assert_eq!((world.reports(&new), world.acks(&new)), (Ok(()), Ok(())));
     assert_eq!(world.reports(&old), Err(Unauthentic::BadSignature));
     assert_eq!(world.acks(&old), Err(Unauthentic::BadSignature));
-    let takes = |world: &World, number: u8| world.core.identities().takes_certificate(&host(), &[number; 32]);
+    let takes =
+        |world: &World, number: u8| world.core.identities().takes_told_certificate(&host(), &[number; 32]);
     assert_eq!((takes(&world, 1), takes(&world, 2)), (Err(Unauthentic::Replaced), Ok(())));
     world.again(1, true);
     assert_eq!(world.acks(&old), Err(Unauthentic::BadSignature));
@@ -243,7 +246,7 @@ fn who_is_revoked_is_refused_whole_and_comes_back_with_other_keys_only() {
             assert_eq!(world.reports(by), Err(Unauthentic::Revoked));
             assert_eq!(world.acks(by), Err(Unauthentic::Revoked));
         }
-        let takes = |number: u8| world.core.identities().takes_certificate(&host(), &[number; 32]);
+        let takes = |number: u8| world.core.identities().takes_told_certificate(&host(), &[number; 32]);
         assert_eq!((takes(1), takes(9)), (Err(Unauthentic::Revoked), Err(Unauthentic::Revoked)));
         world.again(1, true);
     }
@@ -255,7 +258,8 @@ fn who_is_revoked_is_refused_whole_and_comes_back_with_other_keys_only() {
 
     // Another machine takes its place. No certificate counts that the order does not know.
     assert!(matches!(world.joins(&fresh), Outcome::Committed(_)));
-    let takes = |world: &World, number: u8| world.core.identities().takes_certificate(&host(), &[number; 32]);
+    let takes =
+        |world: &World, number: u8| world.core.identities().takes_told_certificate(&host(), &[number; 32]);
     assert_eq!(takes(&world, 1), Err(Unauthentic::Revoked));
     assert_eq!(takes(&world, 9), Err(Unauthentic::Replaced));
     world.decided(1, certified(3, 100));

@@ -17,6 +17,8 @@ use weir_trust::batch::SingleSigner;
 use weir_trust::identity::{KeyPair, sign_event};
 use weir_trust::said::{sign_joined_by, sign_said};
 
+mod waiting;
+
 /// Notes who asked last; rejects what replaces all.
 struct Notes;
 

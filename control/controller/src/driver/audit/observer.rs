@@ -1,16 +1,17 @@
 //! From what the core says to records: one for the core thread.
 
 use super::Keeper;
+use crate::aside::{Case, EntryName};
 use crate::audit::links::batch_records;
 use crate::audit::record::is_recorded;
-use crate::audit::{EventRecord, KeysRecord, Misdeed, Record, SeenFault, Wrong, kind_of};
+use crate::audit::{EventRecord, KeysRecord, LeftOut, Misdeed, Record, SeenFault, Wrong, kind_of};
 use crate::core::admission::Unauthentic;
 use crate::core::keys::GroupKeys;
 use crate::core::{DecidedHeader, Outcome, Output};
 use std::collections::BTreeMap;
 use weir_model::Version;
 use weir_model::event::{SignedEvent, SourceId};
-use weir_model::signed::GroupSignature;
+use weir_model::signed::{GroupSignature, Signature};
 use weir_trust::threshold::Fault;
 
 /// Gives the keeper what happens. Without a keeper it does nothing.
@@ -63,11 +64,22 @@ impl Observer {
         }
     }
 
-    /// An entry of the order is set aside.
+    /// An entry of the order was set aside by a release before.
     pub fn set_aside(&mut self, index: u64, sha256: [u8; 32]) {
         if let Some(keeper) = &self.keeper {
             keeper.ordered(index, vec![Record::SetAside { index, sha256 }]);
         }
+    }
+
+    /// The members agreed to set an entry of the order aside. `keys`: theirs.
+    pub fn left_out(&mut self, case: &Case, keys: &BTreeMap<u32, [u8; 32]>) {
+        let Some(keeper) = &self.keeper else { return };
+        let EntryName { index, sha256 } = case.entry;
+        let promise =
+            |(member, signature): (&u32, &Signature)| Some((*member, *keys.get(member)?, *signature));
+        let promises = case.promises.iter().filter_map(promise).collect();
+        let left_out = LeftOut { index, sha256, word: case.word.clone(), promises };
+        keeper.ordered(index, vec![Record::LeftOut(Box::new(left_out))]);
     }
 
     /// The core says this of something that is not ordered.

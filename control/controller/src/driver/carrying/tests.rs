@@ -1,6 +1,8 @@
 #![allow(clippy::unwrap_used)]
 
+use super::super::aside::{LEFT_OUT_FILE, SET_ASIDE_FILE, write_wishes};
 use super::*;
+use crate::aside::Wish;
 use bytes::Bytes;
 use weir_base::world::RealDisk;
 use weir_order::Position;
@@ -13,8 +15,24 @@ fn entry(index: u64, ticket: u64) -> Entry {
     Entry { position: Position { term: 1, index }, batch }
 }
 
+fn tried(dir: &tempfile::TempDir) -> Result<Carrying, Error> {
+    let disk: Arc<dyn Disk> = Arc::new(RealDisk::open(dir.path()).unwrap());
+    let key = Arc::new(weir_trust::identity::KeyPair::from_seed(&[3; 32]));
+    Carrying::open(disk.clone(), Label::new("prod").unwrap(), AsidePlace::alone(disk, key))
+}
+
 fn open(dir: &tempfile::TempDir) -> Carrying {
-    Carrying::open(Arc::new(RealDisk::open(dir.path()).unwrap())).unwrap()
+    tried(dir).unwrap()
+}
+
+fn begin(carrying: &mut Carrying, entry: &Entry) -> Way {
+    carrying.begin(entry, &Operators::default())
+}
+
+fn wish(dir: &tempfile::TempDir, entry: EntryName) {
+    let disk = RealDisk::open(dir.path()).unwrap();
+    let wish = Wish { entry, word: None, not_carried_out: false };
+    write_wishes(&disk, &[(entry.index, wish)].into()).unwrap();
 }
 
 #[test]
@@ -24,19 +42,21 @@ fn an_entry_that_ended_the_process_is_told_tried_and_then_not_any_more() {
     for times in 1..=ENDS_MAX {
         let mut carrying = open(&dir);
         // What is before it is carried out each time, and does not make it forgotten.
-        carrying.begin(&entry(7, 1)).unwrap();
+        begin(&mut carrying, &entry(7, 1));
         carrying.done();
-        assert_eq!(carrying.begin(&entry(8, 2)).unwrap(), Way::CarryOut);
+        assert_eq!(begin(&mut carrying, &entry(8, 2)), Way::CarryOut);
         drop(carrying);
         let ended = open(&dir).ended_at().unwrap();
         assert_eq!((ended.index, ended.times), (8, times));
     }
-    let error = open(&dir).begin(&entry(8, 2)).unwrap_err().to_string();
+    let mut carrying = open(&dir);
+    assert_eq!(begin(&mut carrying, &entry(8, 2)), Way::Wait);
+    let error = carrying.look(&entry(8, 2), &Operators::default()).unwrap_err().to_string();
     for words in ["3 times", "entry 8", "call a/p (3 bytes)", "set-aside", &to_hex(&digest(&entry(8, 2)))] {
         assert!(error.contains(words), "'{error}' does not say '{words}'");
     }
     // Another entry at its place is another matter.
-    assert_eq!(open(&dir).begin(&entry(8, 3)).unwrap(), Way::CarryOut);
+    assert_eq!(begin(&mut open(&dir), &entry(8, 3)), Way::CarryOut);
 }
 
 #[test]
@@ -44,32 +64,55 @@ fn an_entry_that_is_done_is_not_told() {
     let dir = tempfile::tempdir().unwrap();
     for _ in 0..=ENDS_MAX {
         let mut carrying = open(&dir);
-        carrying.begin(&entry(8, 2)).unwrap();
+        begin(&mut carrying, &entry(8, 2));
         carrying.done();
     }
     assert_eq!(open(&dir).ended_at(), None);
 }
 
 #[test]
-fn only_the_entry_that_is_meant_is_set_aside() {
+fn only_the_entry_that_is_meant_is_set_aside_and_stays_so() {
+    let dir = tempfile::tempdir().unwrap();
+    let meant = EntryName { index: 8, sha256: digest(&entry(8, 2)) };
+    wish(&dir, meant);
+    let mut carrying = open(&dir);
+    // Another one at its place: neither is it carried out nor the other one left out, until the operator says which.
+    assert_eq!(begin(&mut carrying, &entry(8, 3)), Way::Wait);
+    let error = carrying.look(&entry(8, 3), &Operators::default()).unwrap_err().to_string();
+    assert!(error.contains("another entry") && error.contains(&to_hex(&meant.sha256)), "{error}");
+    assert!(!dir.path().join(LEFT_OUT_FILE).exists(), "nothing is promised");
+    let Way::SetAside(case) = begin(&mut open(&dir), &entry(8, 2)) else { panic!("it is set aside") };
+    assert!(case.agreed && case.entry == meant);
+    // What the operator wanted may go: what was agreed stays.
+    write_wishes(&RealDisk::open(dir.path()).unwrap(), &[].into()).unwrap();
+    let mut carrying = open(&dir);
+    assert!(matches!(begin(&mut carrying, &entry(8, 2)), Way::SetAside(_)));
+    assert_eq!(begin(&mut carrying, &entry(9, 2)), Way::CarryOut);
+    std::fs::write(dir.path().join(LEFT_OUT_FILE), "none").unwrap();
+    assert!(matches!(tried(&dir), Err(Error::SetAside { .. })));
+}
+
+#[test]
+fn what_a_release_before_set_aside_stays_so() {
     let dir = tempfile::tempdir().unwrap();
     let meant = digest(&entry(8, 2));
     std::fs::write(dir.path().join(SET_ASIDE_FILE), format!("8 {}\n", to_hex(&meant))).unwrap();
     let mut carrying = open(&dir);
-    assert_eq!(carrying.begin(&entry(8, 2)).unwrap(), Way::SetAside(meant));
-    assert_eq!(carrying.begin(&entry(8, 3)).unwrap(), Way::CarryOut);
-    assert_eq!(carrying.begin(&entry(9, 2)).unwrap(), Way::CarryOut);
+    assert_eq!(begin(&mut carrying, &entry(8, 2)), Way::SetAsideBefore(meant));
+    assert_eq!(begin(&mut carrying, &entry(8, 3)), Way::CarryOut);
     std::fs::write(dir.path().join(SET_ASIDE_FILE), "8 abc\n").unwrap();
-    let disk = Arc::new(RealDisk::open(dir.path()).unwrap());
-    assert!(matches!(Carrying::open(disk), Err(Error::SetAside { .. })));
+    assert!(matches!(tried(&dir), Err(Error::SetAside { .. })));
 }
 
 #[test]
 fn whatever_is_in_the_files_is_read_or_refused() {
     let dir = tempfile::tempdir().unwrap();
-    bolero::check!().with_iterations(300).with_type::<(Vec<u8>, Vec<u8>)>().for_each(|(carrying, aside)| {
-        std::fs::write(dir.path().join(CARRYING_FILE), carrying).unwrap();
-        std::fs::write(dir.path().join(SET_ASIDE_FILE), aside).unwrap();
-        let _read = Carrying::open(Arc::new(RealDisk::open(dir.path()).unwrap()));
+    let files =
+        [CARRYING_FILE, SET_ASIDE_FILE, super::super::aside::WANTED_FILE, super::super::aside::CARRIED_FILE];
+    bolero::check!().with_iterations(300).with_type::<[Vec<u8>; 4]>().for_each(|contents| {
+        for (file, content) in files.iter().zip(contents) {
+            std::fs::write(dir.path().join(file), content).unwrap();
+        }
+        let _read = tried(&dir);
     });
 }

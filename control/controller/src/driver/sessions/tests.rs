@@ -9,7 +9,8 @@ fn list(numbers: &[u8]) -> Vec<String> {
 /// A session that has had its first frame.
 fn opened(sessions: &Sessions) -> mpsc::Receiver<ToActuator> {
     let name = Label::new("h1").unwrap();
-    let (_, mut queue) = sessions.open(&name, ("test".into(), 1), ToActuator::SendState);
+    let shown = Certified { key: [1; 32], until_s: 1, owner: None };
+    let (_, mut queue) = sessions.open(&name, ("test".into(), 1, shown), ToActuator::SendState);
     assert_eq!(queue.try_recv().unwrap(), ToActuator::SendState);
     queue
 }

@@ -1,7 +1,14 @@
 use super::*;
 use crate::testing::label;
-use rcgen::{BasicConstraints, CertificateParams, DnType, ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair};
-use weir_model::join::{AUTHORITY_FILE, KEY_FILE};
+use rcgen::{
+    BasicConstraints, CertificateParams, CustomExtension, DnType, ExtendedKeyUsagePurpose, IsCa, Issuer,
+    KeyPair, PublicKeyData as _,
+};
+use sha2::{Digest as _, Sha256};
+use weir_model::event::SourceId;
+use weir_model::join::{AUTHORITY_FILE, KEY_FILE, TRUST_FILE, TrustFile};
+use weir_trust::identity::KeyPair as Identity;
+use weir_trust::owner::{OWNER_OID, sign_owner, to_der};
 
 const HOUR: Duration = Duration::from_secs(3600);
 
@@ -27,12 +34,28 @@ fn sign(
     from: SystemTime,
     life: Duration,
 ) -> String {
+    sign_with(issuer, key, name, (from, life), None)
+}
+
+/// With the word of an identity for the key.
+fn sign_with(
+    issuer: &Issuer<'static, KeyPair>,
+    key: &KeyPair,
+    name: &str,
+    (from, life): (SystemTime, Duration),
+    by: Option<&Identity>,
+) -> String {
     let mut params = CertificateParams::new(vec![name.to_string()]).unwrap();
     params.distinguished_name = rcgen::DistinguishedName::new();
     params.distinguished_name.push(DnType::CommonName, name);
     params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ClientAuth];
     params.not_before = from.into();
     params.not_after = (from + life).into();
+    params.custom_extensions.extend(by.map(|by| {
+        let certified = Sha256::digest(key.subject_public_key_info()).into();
+        let word = sign_owner(by, &label("prod"), &SourceId::of_actuator(&label(name)), &certified);
+        CustomExtension::from_oid_content(&OWNER_OID, to_der(&word))
+    }));
     params.signed_by(key, issuer).unwrap().pem()
 }
 
@@ -137,4 +160,31 @@ fn one_controller_is_asked_at_a_time_and_the_next_when_it_does_not_answer() {
     // What it says after all is no answer that is waited for.
     renewal.was_asked(9);
     assert!(!renewal.answered(5));
+}
+
+#[test]
+fn a_certificate_with_the_word_of_our_identity_is_followed_by_none_without_it() {
+    let scene = Scene::new(4 * HOUR);
+    let trust = TrustFile {
+        domain: label("prod"),
+        group_key: String::new(),
+        epoch: 1,
+        dataplane_secret: String::new(),
+    };
+    std::fs::write(scene.directory.path().join(TRUST_FILE), serde_json::to_string(&trust).unwrap()).unwrap();
+    let (ours, other) = (Identity::from_seed(&[7; 32]), Identity::from_seed(&[8; 32]));
+    let new = |hours, by| {
+        let times = (scene.now - HOUR, hours * HOUR);
+        sign_with(&scene.issuer, &scene.key, "host-1", times, by)
+    };
+    // Where controllers leave it out, as those of older releases do, one without it follows one without it.
+    scene.renewal().keep(&new(5, None), scene.now).unwrap();
+    let owned = new(6, Some(&ours));
+    scene.renewal().keep(&owned, scene.now).unwrap();
+    for by in [None, Some(&other)] {
+        let error = scene.renewal().keep(&new(9, by), scene.now).unwrap_err().to_string();
+        assert!(error.contains("word of our identity"), "{error}");
+        assert_eq!(scene.file(), owned);
+    }
+    scene.renewal().keep(&new(9, Some(&ours)), scene.now).unwrap();
 }

@@ -5,7 +5,7 @@ use rcgen::{
     IsCa, Issuer,
 };
 use weir_model::identity::Rotation as Change;
-use weir_model::join::AUTHORITY_FILE;
+use weir_model::join::{AUTHORITY_FILE, TRUST_FILE, TrustFile};
 use weir_trust::identity::{verify_rotation, verify_settled};
 
 const NOW: fn() -> SystemTime = SystemTime::now;
@@ -143,7 +143,11 @@ fn what_was_not_asked_for_changes_nothing() {
         ([9; 32], scene.sign(&csr, "h1"), "another identity"),
         (asked.new, scene.sign(&csr, "h2"), "not for 'h1'"),
         (asked.new, elsewhere.sign(&csr, "h1"), "authority did not sign"),
-        (asked.new, scene.sign(&Keys::request_of(&other, &label("h1")).unwrap(), "h1"), "not for the key"),
+        (
+            asked.new,
+            scene.sign(&Keys::request_of(&other, &label("h1"), None).unwrap(), "h1"),
+            "not for the key",
+        ),
         (asked.new, "no certificate".to_string(), "PEM"),
     ];
     for (key, certificate, why) in wrong {

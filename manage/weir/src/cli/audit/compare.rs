@@ -53,7 +53,16 @@ fn place(record: &Record) -> Option<u64> {
     match record {
         Record::Event(event) => Some(event.index),
         Record::Repair { index, .. } | Record::Batch { index, .. } => Some(*index),
+        Record::LeftOut(left_out) => Some(left_out.index),
         _ => None,
+    }
+}
+
+/// What all must say the same of. Whose promises each has of those who agreed to leave an entry out may differ.
+fn compared_bytes(record: &Record) -> Vec<u8> {
+    match record {
+        Record::LeftOut(left_out) => encode(&("left-out", left_out.index, left_out.sha256)),
+        record => encode(record),
     }
 }
 
@@ -77,7 +86,7 @@ fn read(mut chain: Chain) -> Result<Said, Failure> {
             }
             first = false;
             said.last = said.last.max(index);
-            let bytes = encode(record);
+            let bytes = compared_bytes(record);
             let known = records.entry(index).or_default();
             // A decision of which a crash kept a part comes again, whole.
             if !known.contains(&bytes) {

@@ -23,7 +23,7 @@ impl Controlled {
     /// Orders what a caller asks; gives the version at which it was decided.
     ///
     /// # Errors
-    /// [`ApiError`]: also what is to be signed, and that it must be.
+    /// [`ApiError`]: also what is to be signed, that it must be, and that it is ordered and waits for the approval of others.
     pub(in crate::roles) async fn say(&self, caller: &Caller, body: EventBody) -> Result<Version, ApiError> {
         if !self.is_signed(&body) {
             let ordered = self.handle.submit_own(body, Some(caller.subject.clone())).await;
@@ -31,7 +31,13 @@ impl Controlled {
         }
         let said = self.signed(caller, body)?;
         match self.handle.submit_said(said.clone()).await {
-            Ok(version) => Ok(version),
+            Ok(version) => {
+                let digest = self.handle.digest_of(&said);
+                match self.handle.waits(&digest) {
+                    Some(waiting) => Err(self.told_to_wait(&digest, &waiting)),
+                    None => Ok(version),
+                }
+            }
             Err(Error::Unauthentic { reason, .. }) => Err(self.not_taken(reason, &said)),
             Err(error) => Err(self.failed(error)),
         }

@@ -19,6 +19,7 @@
 //! - It leads only after a barrier has passed.
 
 mod address;
+mod aside;
 mod clocks;
 mod everywhere;
 mod lead;
@@ -28,6 +29,7 @@ mod start;
 mod turns;
 
 pub use address::MemberAddress;
+pub use aside::keep;
 pub use everywhere::{STATE_EVERY, public as identity, secret};
 pub use lead::watch;
 pub use start::{Founding, found, open};
@@ -41,7 +43,7 @@ use std::time::{Duration, Instant};
 use weir_admission::Door;
 use weir_api::ApiError;
 use weir_api::types::{AddMember, GroupMember, GroupStatus};
-use weir_controller::driver::Members;
+use weir_controller::driver::{AsideInbox, Members};
 use weir_model::domain::DomainController;
 use weir_model::join::from_hex;
 use weir_raft::{Change, ReplicaStatus, Role};
@@ -78,6 +80,8 @@ pub struct Group {
     members: Option<Members>,
     /// Where the others come in, if the engine's listener is ours.
     door: Option<Arc<Door>>,
+    /// Why this controller waits before an entry, if it does.
+    aside: AsideInbox,
 }
 
 type Member = (u64, bool, MemberAddress);
@@ -282,7 +286,17 @@ impl Group {
 
     /// What the replica knows of itself and of the others.
     pub fn status(&self) -> GroupStatus {
-        self.engine.status()
+        let status = self.engine.status();
+        let held = self.aside.held().map(|held| (*held).clone());
+        GroupStatus { failure: status.failure.clone().or(held), ..status }
+    }
+
+    /// Whose promises count must not change while an entry is waited for.
+    fn is_free_to_change(&self) -> Result<(), ApiError> {
+        match self.aside.held() {
+            Some(held) => Err(ApiError::unavailable((*held).clone())),
+            None => Ok(()),
+        }
     }
 
     /// Where people and tools reach a member, `ADDRESS:PORT`.
@@ -330,6 +344,7 @@ impl Group {
 
     /// Adds a controller: without a vote until it has caught up, then with one.
     pub async fn add(&self, member: AddMember) -> Result<(), ApiError> {
+        self.is_free_to_change()?;
         let key = member.key;
         let address = MemberAddress { replica: member.replica, api: member.api, session: member.session };
         address.check().map_err(ApiError::invalid)?;
@@ -439,6 +454,7 @@ impl Group {
 
     /// Removes a controller.
     pub async fn remove(&self, id: u64) -> Result<(), ApiError> {
+        self.is_free_to_change()?;
         match &self.engine {
             Engine::Raft(_) => self.change(Change::Remove { id }).await,
             Engine::Bft(order) => {

@@ -1,5 +1,6 @@
 //! Opening a replica, and founding a group.
 
+use super::aside::KeyOf;
 use super::order::{ByReplicaAddress, DIGEST_EVERY, Replicated};
 use super::signing::{self, ReplicaPeers};
 use super::{Engine, Group, clocks, everywhere};
@@ -17,12 +18,14 @@ use weir_api::pki;
 use weir_base::ordered_time::Reading;
 use weir_base::world::RealDisk;
 use weir_controller::audit::Contradiction;
-use weir_controller::driver::{Members, MembersThread, Order, TimeKeeper};
+use weir_controller::driver::aside::AsidePlace;
+use weir_controller::driver::{AsideInbox, Members, MembersThread, Order, TimeKeeper};
 use weir_controller::quorum::{self, Way};
 use weir_model::Label;
 use weir_order::Sink;
 use weir_raft::Settings;
 use weir_raft::driver::{Identity, RaftEngine, TlsListener, TlsTransport, replica_name};
+use weir_trust::identity::KeyPair;
 
 /// Largest batch, as that of a single controller.
 const BATCH_BYTES_MAX: u64 = 16 << 20;
@@ -143,6 +146,7 @@ pub fn open(
         member: (state_dir.join(MEMBER_FILE), member_text(config)),
         members: None,
         time,
+        aside: AsideInbox::default(),
         started: Arc::default(),
     };
     Ok((founding, opening))
@@ -185,6 +189,7 @@ pub struct Opening {
     member: (PathBuf, String),
     members: Option<Members>,
     time: Arc<TimeKeeper>,
+    aside: AsideInbox,
     started: Arc<OnceLock<Engine>>,
 }
 
@@ -196,7 +201,19 @@ impl Opening {
             Prepared::Raft(ready) => Some(ready.listener.door()),
             Prepared::Bft(_) => None,
         };
-        move || started.get().map(|engine| Group { engine: engine.clone(), own, members, door })
+        let aside = self.aside.clone();
+        move || started.get().map(|engine| Group { engine: engine.clone(), own, members, door, aside })
+    }
+
+    /// How this member sets entries aside together with the others, with its key; `key_of`: those of all where some may crash only.
+    ///
+    /// # Errors
+    /// [`Failure`].
+    pub fn aside(&self, state_dir: &Path, key: KeyPair, key_of: KeyOf) -> Result<AsidePlace, Failure> {
+        let id = u32::try_from(self.id).map_err(wrong)?;
+        let group = Arc::new(super::aside::Members { engine: self.started.clone(), id, key_of });
+        let (keep, inbox) = (super::aside::keep(state_dir, "numbers"), self.aside.clone());
+        Ok(AsidePlace { group, key: Arc::new(key), keep, inbox })
     }
 
     /// Prepares this member's part in the group's signatures, and signs with it. Comes before [`Opening::group`].
@@ -231,10 +248,11 @@ impl Opening {
         remember(&path, &format!("{text}\n"))?;
         // Set once, here.
         let _first = self.started.set(engine.clone());
-        let (members, time) = (self.members, self.time);
+        let (members, time, aside) = (self.members, self.time, self.aside);
         let judges = members.clone();
         let hears = move |from: u64, bytes: Bytes| match (Reading::decode(&bytes), &members) {
             (Some(reading), _) => time.heard(from, reading),
+            (None, _) if aside.hear(from, &bytes) => {}
             (None, Some(members)) => {
                 if let Ok(from) = u32::try_from(from) {
                     members.input(quorum::Input::Peer { from, bytes: bytes.to_vec() });

@@ -52,8 +52,7 @@ impl Rig {
         let (ethernet, nat, counter, connection) = (None, None, 0, NO_CONNECTION);
         let (routed, mtu, mss_max, idle_ms) = (false, 1500, 0, 1000);
         let hangs = Default::default();
-        let action =
-            Action { hop, ethernet, nat, routed, mtu, mss_max, counter, connection, idle_ms, hangs };
+        let action = Action { hop, ethernet, nat, routed, mtu, mss_max, counter, connection, idle_ms, hangs };
         shadow.insert(key(), CompiledAction::new(&action).unwrap(), 0).unwrap();
         let tables = shadow.publish().unwrap();
         shadow.take_back(first);
