@@ -5,7 +5,7 @@
 //! clients. So whoever watches the first loses no history to clients that write much, or to reports of hosts. A watcher that asks for something
 //! older than its rings have is told to read everything again, which gives it a version to resume from.
 
-use super::approvals::APPROVALS_TABLE;
+use super::approvals::{APPROVALS_TABLE, WAITING_TABLE};
 use super::clock::CLOCK_TABLE;
 use super::dedup::DEDUP_TABLE;
 use super::identities::IDENTITIES_TABLE;
@@ -34,6 +34,7 @@ pub(crate) fn committed(version: Version, now_ms: u64, writes: &[Changed]) -> Co
         OPERATORS_TABLE,
         REQUESTS_TABLE,
         APPROVALS_TABLE,
+        WAITING_TABLE,
     ];
     let writes = writes.iter().filter(|write| !own.contains(&&*write.table)).cloned().collect();
     CommittedChange { version, now_ms, writes, dropped: None }
