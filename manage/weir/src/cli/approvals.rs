@@ -432,7 +432,7 @@ mod tests {
     fn what_is_shown_is_what_the_id_names() {
         let (red, blue) = (said("red"), said("blue"));
         let found = Found::of(view(&red, &red), &label("prod")).unwrap();
-        assert_eq!(found.shown().changes, ["- network red"]);
+        assert_eq!(found.shown().changes, ["- network/red"]);
         assert_eq!(found.shown().kinds, ["apply", "delete", "delete-network"]);
         assert!(found.text().contains("needs the word of 2 of role admin, and has that of alice"));
         for wrong in [
