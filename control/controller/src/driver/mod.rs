@@ -31,6 +31,7 @@ mod follow;
 mod frame;
 mod handle;
 mod identities;
+mod line;
 mod locking;
 mod members;
 mod metrics;
