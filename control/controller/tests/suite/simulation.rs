@@ -13,7 +13,7 @@ use weir_base::codec::{decode, encode};
 use weir_base::seeds::Seeds;
 use weir_base::world::Rng;
 use weir_controller::core::scheduler::{Mode, SchedulerSettings};
-use weir_controller::core::{Core, CoreSettings, Input, Item, Outcome, Output, decode_batch};
+use weir_controller::core::{APART, Core, CoreSettings, Input, Item, Outcome, Output, decode_batch, marker};
 use weir_model::event::{ActuatorFacts, Event, EventBody, SignedEvent, SourceId, UsageReport};
 use weir_model::identity::IdentityEvent;
 use weir_model::signed::{SignedAcks, SignedUpdates};
@@ -159,6 +159,9 @@ impl Simulation {
             violations: Vec::new(),
             _dir: dir,
         };
+        if mode == Mode::Linear {
+            simulation.proposals.push(marker(simulation.now_ms, APART));
+        }
         for number in 0..ACTUATOR_NAMES.len() {
             simulation.join(number);
         }
@@ -658,19 +661,28 @@ impl Simulation {
         }
         (0..self.actuators.len()).for_each(|number| self.connect(number));
         for _ in 0..50 {
-            for number in 0..self.actuators.len() {
-                while self.actuators[number].session.is_some()
-                    && (!self.actuators[number].inbox.is_empty() || !self.actuators[number].outbox.is_empty())
-                {
-                    self.deliver_to_actuator(number);
-                    self.deliver_to_controller(number);
-                }
-            }
+            // One ack may let another actuator's update go: until nothing moves.
+            while self.moves() {}
             while !self.proposals.is_empty() {
                 self.order();
             }
             self.tick(40_000);
         }
+    }
+
+    /// Delivers all that is on its way now; tells whether something was.
+    fn moves(&mut self) -> bool {
+        let mut moved = false;
+        for number in 0..self.actuators.len() {
+            while self.actuators[number].session.is_some()
+                && (!self.actuators[number].inbox.is_empty() || !self.actuators[number].outbox.is_empty())
+            {
+                moved = true;
+                self.deliver_to_actuator(number);
+                self.deliver_to_controller(number);
+            }
+        }
+        moved
     }
 
     fn check_converged(&mut self) {

@@ -17,7 +17,7 @@ impl Scheduler {
     /// the first thing that is missing.
     pub(super) fn evaluate(&mut self, node: &Node) {
         self.dirty.insert(node.0.clone());
-        if self.settings.mode == Mode::Linear {
+        if self.is_linear() {
             return;
         }
         match self.candidate(node) {
@@ -37,7 +37,7 @@ impl Scheduler {
     }
 
     /// Whether its signature is there, or is not waited for.
-    fn may_go(&self, held: &Held) -> bool {
+    pub(super) fn may_go(&self, held: &Held) -> bool {
         held.is_signed() || (self.settings.send_unsigned && !held.header.by_key)
     }
 
@@ -95,6 +95,9 @@ impl Scheduler {
         for node in std::mem::take(&mut self.woken) {
             self.evaluate(&node);
         }
+        if self.is_linear() {
+            self.look_at_line();
+        }
         if !self.leads {
             return;
         }
@@ -131,30 +134,8 @@ impl Scheduler {
         self.emit(label, released, out);
     }
 
-    /// Linear mode: the first unacked update in the order of decisions, alone. One that waits for an
-    /// update that a later one replaced is passed over until that is acked.
-    fn pump_line(&mut self, out: &mut Vec<Output>) {
-        if self.targets.values().any(|target| !target.in_flight.is_empty()) {
-            return;
-        }
-        let first = self.line.iter().find_map(|((version, leaf), node)| {
-            let slot = self.targets.get(&node.0)?.slots.get(&node.1)?;
-            let at = slot.held.iter().position(|held| held.place() == (*version, *leaf))?;
-            self.first_missing(&slot.held[at]).is_none().then(|| (node.clone(), at))
-        });
-        let Some((node, at)) = first else { return };
-        let target = &self.targets[&node.0];
-        let slot = &target.slots[&node.1];
-        if !target.is_ready() || slot.refused.is_some() || !self.may_go(&slot.held[at]) {
-            return;
-        }
-        let released = self.release(&node, at);
-        self.counters.sent += 1;
-        self.emit(&node.0, released.into_iter().collect(), out);
-    }
-
     /// Marks an update as sent and drops the older ones of its slot.
-    fn release(&mut self, node: &Node, at: usize) -> Option<Held> {
+    pub(super) fn release(&mut self, node: &Node, at: usize) -> Option<Held> {
         let now_ms = self.now_ms;
         let target = self.targets.get_mut(&node.0)?;
         target.take_back(&node.1);
@@ -168,12 +149,15 @@ impl Scheduler {
         target.in_flight.insert(node.1.clone());
         target.in_flight_bytes += held.bytes;
         for old in &superseded {
-            self.line.remove(&old.place());
+            self.line.take(&old.place());
+        }
+        if self.settings.mode == Mode::Linear {
+            self.counters.line_given_up += superseded.len() as u64;
         }
         Some(held)
     }
 
-    fn emit(&self, label: &Label, released: Vec<Held>, out: &mut Vec<Output>) {
+    pub(super) fn emit(&self, label: &Label, released: Vec<Held>, out: &mut Vec<Output>) {
         let Some(session) = self.targets.get(label).and_then(|target| target.session) else { return };
         for Packed { header, updates } in frames::pack(released) {
             let target = label.clone();
