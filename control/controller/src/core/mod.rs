@@ -55,7 +55,7 @@ pub use dedup::{CELLS_MAX, DEDUP_TABLE, WINDOW, was_decided};
 pub use feed::{CommittedChange, Feed, FeedSettings, Wanted};
 pub use header::{BatchName, DecidedHeader};
 pub use outbox::{Outbox, OutboxPage};
-pub use rules::{APART, BOUNDED, RULES, marker};
+pub use rules::{APART, REVOKED_FOR_ALL, RULES, marker};
 pub use snapshot::CoreSnapshot;
 pub use step::{CoreCounters, CoreSettings, Input, Outcome, Output, Signer};
 

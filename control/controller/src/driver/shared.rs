@@ -21,7 +21,8 @@ use crate::core::keys::GroupKeys;
 use crate::core::operators::Operators;
 use crate::core::scheduler::Mode;
 use crate::core::{
-    APART, BOUNDED, CommittedChange, Core, Feed, FeedSettings, Item, SharedApp, Wanted, marker, was_decided,
+    APART, CommittedChange, Core, Feed, FeedSettings, Item, REVOKED_FOR_ALL, SharedApp, Wanted, marker,
+    was_decided,
 };
 use arc_swap::{ArcSwap, ArcSwapOption};
 use bytes::Bytes;
@@ -194,7 +195,7 @@ impl Shared {
             everywhere,
             held: Mutex::default(),
             passed_over: Mutex::default(),
-            rules_wanted: if settings.scheduler.mode == Mode::Linear { APART } else { BOUNDED },
+            rules_wanted: if settings.scheduler.mode == Mode::Linear { APART } else { REVOKED_FOR_ALL },
             rules_told_ms: Mutex::default(),
             operators: settings.operators.clone(),
             awaits_operators: settings.awaits_operators.clone(),
