@@ -12,6 +12,8 @@
 //!   ([`Scheduler::line_status`]); it lets go when the actuator is forgotten ([`Scheduler::remove_target`]).
 //! - What its actuator refuses holds the line until the key is decided anew; then it is given up, and counted (`line_given_up`): a
 //!   change that mends it must be able to pass. What waits for it by its plan lets others pass until the new one is acked.
+//! - Of a part ([`edges::whole`](weir_model::edges::whole)) whose delete was given up, something is in force still, and what it is a part of
+//!   must not go before it: so the delete stays in its slot, out of the line, until a later version is acked.
 //!
 //! Of a state that was taken over from other replicas, or of one's own snapshot in a Byzantine group, only the last version of each key
 //! is known: what was not acked by then goes in its order, but not each version of it.
@@ -50,6 +52,11 @@ impl Line {
         self.older += usize::from(is_older);
         self.older_bytes += older.unwrap_or(0);
         self.places.insert(held.place(), Standing { node: held.node(), older });
+    }
+
+    /// Whether an update stands in it.
+    pub fn has(&self, place: &Place) -> bool {
+        self.places.contains_key(place)
     }
 
     /// Whether nothing waits.
@@ -124,14 +131,19 @@ impl Scheduler {
         self.counters.line_cut += many;
     }
 
-    /// An update that was refused never goes, when a newer one of its key is there.
+    /// An update that was refused never goes, when a newer one of its key is there. One delete stays known: see the module.
     pub(super) fn give_up(&mut self, label: &Label, key: &Key, version: Version) {
         let Some(target) = self.targets.get_mut(label) else { return };
         let Some(slot) = target.slots.get_mut(key).filter(|slot| slot.desired().version() > version) else {
             return;
         };
         let Some(at) = slot.held.iter().position(|held| held.version() == version) else { return };
-        let held = slot.held.remove(at);
+        let line = &mut self.line;
+        line.take(&slot.held[at].place());
+        let is_known = slot.held[..at].iter().any(|older| !line.has(&older.place()));
+        if is_known || !slot.held[at].is_delete() || edges::whole(key).is_none() {
+            slot.held.remove(at);
+        }
         if slot.refused.as_ref().is_some_and(|(refused, ..)| *refused == version) {
             slot.refused = None;
             slot.repeat_refusal = false;
@@ -140,7 +152,6 @@ impl Scheduler {
         if slot.sent_version() == Some(version) {
             target.take_back(key);
         }
-        self.line.take(&held.place());
         self.counters.line_given_up += 1;
     }
 
@@ -203,15 +214,15 @@ impl Scheduler {
         None
     }
 
-    /// Whether what an update waits for is not in the line any more, nor in force. Of an actuator that was not heard since this scheduler
+    /// Whether what an update waits for does not stand in the line any more, nor is in force. Of an actuator that was not heard since this scheduler
     /// began, nobody knows what is in force.
     fn was_given_up(&self, held: &Held, dependency: &Dependency) -> bool {
         let target = self.targets.get(&dependency.target).filter(|target| target.known);
         let slot = target.and_then(|target| target.slots.get(&dependency.key));
         let may_come = dependency.version..=held.version();
         slot.is_some_and(|slot| {
-            slot.acked < Some(dependency.version)
-                && !slot.held.iter().any(|other| may_come.contains(&other.version()))
+            let comes = |other: &Held| may_come.contains(&other.version()) && self.line.has(&other.place());
+            slot.acked < Some(dependency.version) && !slot.held.iter().any(comes)
         })
     }
 

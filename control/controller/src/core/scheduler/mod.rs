@@ -334,22 +334,28 @@ impl Scheduler {
         }
     }
 
-    /// What a delete waits for beside its plan: keys that it outlives ([`edges::outlives`]) whose delete was decided no later and is
-    /// not acked. An app cannot name these, it knows no acks.
+    /// What a delete waits for beside its plan: keys that it outlives ([`edges::outlives`]) of which a delete was decided no later and
+    /// is not acked. An app cannot name these, it knows no acks. Where nothing is left out, such a key may be desired anew since.
     fn survived_in_the_way<'a>(&'a self, held: &'a Held) -> impl Iterator<Item = Dependency> + 'a {
         let update = &held.proven.update;
         let may = held.is_delete() && edges::may_outlive(&update.key);
         let target = self.targets.get(&update.target).filter(|_| may);
-        target
-            .into_iter()
-            .flat_map(|target| &target.behind)
-            .take_while(|(decided, _)| *decided <= update.version)
-            .filter(|(_, key)| edges::outlives(&update.key, key))
-            .filter_map(|(decided, key)| {
-                let gone = self.desired(&update.target, key)?.is_delete();
-                let (target, key, version) = (update.target.clone(), key.clone(), *decided);
-                gone.then_some(Dependency { target, key, version, reason: edges::PART_GONE })
-            })
+        let all = self.is_linear();
+        let slots = target.into_iter().flat_map(move |target| {
+            let decided =
+                target.behind.iter().take_while(move |(desired, _)| all || *desired <= update.version);
+            decided.filter_map(|(_, key)| Some((key, target.slots.get(key)?)))
+        });
+        slots.filter(|(key, _)| edges::outlives(&update.key, key)).filter_map(move |(key, slot)| {
+            let mut candidates = slot.held.iter().rev();
+            let gone = match all {
+                true => candidates.find(|other| other.version() <= update.version && other.is_delete()),
+                false => candidates.next().filter(|desired| desired.is_delete()),
+            };
+            let version = gone.map(Held::version).filter(|version| slot.acked < Some(*version))?;
+            let (target, key) = (update.target.clone(), key.clone());
+            Some(Dependency { target, key, version, reason: edges::PART_GONE })
+        })
     }
 
     /// Whether an update would wait, over any number of steps, for `node`.

@@ -140,10 +140,13 @@ impl Scheduler {
         let target = self.targets.get_mut(&node.0)?;
         target.take_back(&node.1);
         let slot = target.slots.get_mut(&node.1)?;
-        let claims = slot.held.get(at).map(|held| edges::claims(&held.proven.update)).unwrap_or_default();
-        target.claims.add(&node.1, claims);
-        let superseded: Vec<Held> = slot.held.drain(..at).collect();
-        let held = slot.held.first()?.clone();
+        let held = slot.held.get(at)?.clone();
+        target.claims.add(&node.1, edges::claims(&held.proven.update));
+        // In linear mode, what does not stand in the line was given up, and stays known until a later one is acked.
+        let (line, is_linear) = (&self.line, self.settings.mode == Mode::Linear);
+        let is_superseded =
+            |older: &mut Held| older.version() < held.version() && (!is_linear || line.has(&older.place()));
+        let superseded: Vec<Held> = slot.held.extract_if(.., is_superseded).collect();
         let (version, signed, bytes) = (held.version(), held.is_signed(), held.bytes);
         slot.sends(Sent { version, at_ms: now_ms, bytes, signed });
         target.in_flight.insert(node.1.clone());
@@ -151,7 +154,7 @@ impl Scheduler {
         for old in &superseded {
             self.line.take(&old.place());
         }
-        if self.settings.mode == Mode::Linear {
+        if is_linear {
             self.counters.line_given_up += superseded.len() as u64;
         }
         Some(held)
@@ -213,13 +216,14 @@ impl Scheduler {
         for key in &target.in_flight {
             let Some(slot) = target.slots.get_mut(key) else { continue };
             let Some(sent) = slot.sent.as_mut() else { continue };
+            let held = slot.held.iter().find(|held| held.version() == sent.version);
             // Shares are sent once: with the whole signature there is no need to wait for them.
-            let whole = !sent.signed && slot.held.first().is_some_and(Held::is_signed);
+            let whole = !sent.signed && held.is_some_and(Held::is_signed);
             let patience_ms = if whole { resend_ms.min(UNSIGNED_RESEND_MS) } else { resend_ms };
             if now_ms - sent.at_ms <= patience_ms {
                 continue;
             }
-            match slot.held.iter().find(|held| held.version() == sent.version) {
+            match held {
                 Some(held) => {
                     (sent.at_ms, sent.signed) = (now_ms, held.is_signed());
                     again.push(held.clone());

@@ -29,6 +29,18 @@ impl World {
         (line.target.to_string(), line.version.0, line.length)
     }
 
+    /// An actuator refuses what was sent to it.
+    fn refuse(&mut self, name: &str, key: &Key, version: u64) {
+        let actuator = self.actuators.get_mut(&label(name)).unwrap();
+        actuator.inbox.clear();
+        let (session, result) = (actuator.session, Err(Refusal::Failed("no".into())));
+        let ack = Ack { key: key.clone(), version: Version(version), result };
+        let mut out = Vec::new();
+        self.scheduler.acks(&label(name), session, &[ack], &mut out);
+        self.carry(out);
+        self.pump();
+    }
+
     /// Another replica that decided the same takes the lead: it hears no more of what was acked than actuators tell.
     fn replaced(&mut self) {
         let settings = self.scheduler.settings;
@@ -174,17 +186,7 @@ fn what_is_refused_holds_the_line_until_it_is_decided_anew() {
     world.insert(held("b", key(1, 1), 1, 1, false, vec![after("a", key(1, 1), 1)]));
     world.insert(held("b", key(1, 2), 2, 0, false, vec![]));
     world.pump();
-    let refuse = |world: &mut World, version| {
-        world.actuators.get_mut(&label("a")).unwrap().inbox.clear();
-        let session = world.actuators[&label("a")].session;
-        let ack =
-            Ack { key: key(1, 1), version: Version(version), result: Err(Refusal::Failed("no".into())) };
-        let mut out = Vec::new();
-        world.scheduler.acks(&label("a"), session, &[ack], &mut out);
-        world.carry(out);
-        world.pump();
-    };
-    refuse(&mut world, 1);
+    world.refuse("a", &key(1, 1), 1);
     assert_eq!((world.line(), world.sends.len()), (("a".into(), 1, 3), 1));
     assert!(matches!(world.scheduler.line_status().unwrap().state, WaitState::Refused(_)));
     // What mends it passes what waits for it; the rest of the event that it was of comes after it.
@@ -199,10 +201,63 @@ fn what_is_refused_holds_the_line_until_it_is_decided_anew() {
     world.insert(held("a", key(1, 1), 4, 0, false, vec![]));
     world.pump();
     world.insert(held("a", key(1, 1), 5, 0, false, vec![]));
-    refuse(&mut world, 4);
+    world.refuse("a", &key(1, 1), 4);
     world.settle();
     world.assert_converged();
     assert_eq!(world.scheduler.counters.line_given_up, 2);
+}
+
+/// A port that is to be gone and is not, since its delete, or that of the location before it, was refused and is decided anew: the network
+/// that was deleted after it stays until the port is as it was decided last.
+#[test]
+fn nothing_goes_before_a_part_of_it_whose_delete_was_given_up() {
+    let (network, policy) = (Key::Network { vni: Vni(1) }, Key::Policy { vni: Vni(1) });
+    let port = Key::Port { vni: Vni(1), endpoint: label("e") };
+    let location = Key::Location { vni: Vni(1), address: "10.0.0.1".parse().unwrap() };
+    for (refused, restarts) in [(&port, false), (&port, true), (&location, false), (&location, true)] {
+        let mut world = World::with(Mode::Linear, &["a", "b"]);
+        world.connect_all();
+        let up = |world: &mut World, version| {
+            let waits = vec![after("a", network.clone(), version), after("a", policy.clone(), version)];
+            world.insert(held("a", network.clone(), version, 0, false, vec![]));
+            world.insert(held("a", policy.clone(), version, 1, false, vec![]));
+            world.insert(held("a", port.clone(), version, 2, false, waits));
+            let waits = vec![after("a", port.clone(), version)];
+            world.insert(held("b", location.clone(), version, 3, false, waits));
+            world.pump();
+        };
+        up(&mut world, 1);
+        world.settle();
+        world.insert(held("b", location.clone(), 2, 0, true, vec![]));
+        world.insert(held("a", port.clone(), 2, 1, true, vec![after("b", location.clone(), 2)]));
+        // The plans of these say nothing of the port: it is not desired any more.
+        world.insert(held("a", network.clone(), 3, 0, true, vec![]));
+        world.insert(held("a", policy.clone(), 4, 0, true, vec![]));
+        world.pump();
+        if *refused == port {
+            world.deliver(&label("b"), 0);
+        }
+        world.refuse(if *refused == port { "a" } else { "b" }, refused, 2);
+        let before = world.applied.len();
+        up(&mut world, 5);
+        assert_eq!(world.scheduler.counters.line_given_up, 1);
+        if restarts {
+            world.replaced();
+            world.connect_all();
+        }
+        world.settle();
+        world.assert_converged();
+        let since: Vec<(u64, &Key)> =
+            world.applied[before..].iter().map(|(version, (_, key))| (version.0, key)).collect();
+        let mut wanted = vec![(5, &network), (5, &policy), (5, &port), (5, &location)];
+        if restarts {
+            // What was refused is tried once more, and goes: so nothing is left out.
+            let gone = [(2, &location), (2, &port), (3, &network), (4, &policy)];
+            wanted
+                .splice(0..0, gone.into_iter().filter(|(_, key)| *refused == location || **key != location));
+        }
+        assert_eq!((since, world.violations), (wanted, vec![]), "{refused} {restarts}");
+    }
 }
 
 #[test]
