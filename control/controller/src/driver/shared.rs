@@ -646,7 +646,7 @@ mod tests {
 
     #[test]
     fn what_nobody_could_read_again_is_not_proposed() {
-        let read = encode(&marker(7));
+        let read = encode(&marker(7, APART));
         assert!(readable(&read).is_ok());
         for bytes in [&read[..read.len() - 1], &[&read[..], &[0]].concat(), b"", &[0xff; 40]] {
             let said = readable(bytes).unwrap_err().to_string();

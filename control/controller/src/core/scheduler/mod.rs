@@ -344,7 +344,7 @@ impl Scheduler {
         let slots = target.into_iter().flat_map(move |target| {
             let decided =
                 target.behind.iter().take_while(move |(desired, _)| all || *desired <= update.version);
-            decided.filter_map(|(_, key)| Some((key, target.slots.get(key)?)))
+            decided.filter_map(move |(_, key)| Some((key, target.slots.get(key)?)))
         });
         slots.filter(|(key, _)| edges::outlives(&update.key, key)).filter_map(move |(key, slot)| {
             let mut candidates = slot.held.iter().rev();
