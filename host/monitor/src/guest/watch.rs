@@ -451,7 +451,7 @@ impl Watch {
         self.asked += 1;
         let (measure, ..) = incident.reason.parts();
         let asked = Asked { number: self.asked, measure, process: incident.process, program: incident.comm };
-        let done = hook::ask(path, &asked, hook::ANSWER_LIMIT);
+        let done = hook::ask(path, &asked, Duration::from_millis(self.policy.hook_ms));
         done.inspect_err(|error| tracing::warn!(policy = self.policy.common.name, %error, "a repair")).is_ok()
     }
 
