@@ -19,6 +19,7 @@
 mod conduct;
 pub mod driver;
 pub mod given;
+pub mod quorum;
 pub mod renewal;
 pub mod rotation;
 pub mod shares;

@@ -23,7 +23,9 @@ pub use operators::{OperatorList, OperatorRequest, OperatorView};
 pub use orders::{FileWallRequest, FileWallResponse, OrderOutcome, RepairRequest, RepairResponse};
 pub use packets::{CaptureRequest, CapturedFrame, TraceLine, TraceRequest, TraceResponse};
 pub use resources::{DeviceList, DeviceView, ResourceList, ResourceView, WatchEnd, WatchEvent, WatchLine};
-pub use status::{ActuatorStatus, HealthView, KindCount, PlaneStatus, PortDown, RepairView, StatusResponse};
+pub use status::{
+    ActuatorStatus, HealthView, KindCount, LineView, PlaneStatus, PortDown, RepairView, StatusResponse,
+};
 pub use tokens::{TOKEN_VALID_S, TokenKey, TokenList, TokenRequest, TokenResponse, TokenView};
 
 /// Most resources of one request.

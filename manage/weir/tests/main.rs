@@ -18,11 +18,13 @@ mod chaos;
 mod checker;
 mod cli;
 mod clocks;
+mod consistency;
 mod crashes;
 mod domains;
 mod doors;
 mod echo;
 mod endorsed;
+mod estate;
 mod extra;
 mod filewall;
 /// A member that floods hosts, shared with the bench of attacks.

@@ -55,7 +55,7 @@ pub use dedup::{CELLS_MAX, DEDUP_TABLE, WINDOW, was_decided};
 pub use feed::{CommittedChange, Feed, FeedSettings, Wanted};
 pub use header::{BatchName, DecidedHeader};
 pub use outbox::{Outbox, OutboxPage};
-pub use rules::{RULES, marker};
+pub use rules::{APART, REVOKED_FOR_ALL, RULES, marker};
 pub use snapshot::CoreSnapshot;
 pub use step::{CoreCounters, CoreSettings, Input, Outcome, Output, Signer};
 
@@ -393,7 +393,7 @@ impl Core {
     /// Signs the updates of a batch, and gives them to the scheduler.
     fn sign(&mut self, planned: Vec<PlannedUpdate>, out: &mut Vec<Output>) {
         let before = planned.len();
-        let planned = batch::merge(planned);
+        let planned = if self.rules >= APART { planned } else { batch::merge(planned) };
         self.counters.merged += (before - planned.len()) as u64;
         let (planned, invalid) = batch::sort(planned);
         self.counters.dependencies_invalid += invalid;

@@ -33,6 +33,7 @@ mod follow;
 mod frame;
 mod handle;
 mod identities;
+mod line;
 mod locking;
 mod members;
 mod metrics;

@@ -252,6 +252,7 @@ impl Runner {
                 self.shared.steps.decide.took(self.shared.clock.now_ns().saturating_sub(begun_ns));
                 self.observer.ordered(entry.position.index, &out, self.core.group_keys());
                 self.shared.publish(&self.core);
+                self.shared.line.set(self.core.scheduler().line_is_long());
                 self.shared.set_told(self.core.outbox().changes());
                 self.obey_all(out);
                 if self.own_from > 0 && self.core.own_sequence() >= self.own_from {
@@ -333,6 +334,7 @@ impl Runner {
         }
         let mut out = Vec::new();
         self.core.step(input, &mut out);
+        self.shared.line.set(self.core.scheduler().line_is_long());
         self.observer.seen(&out);
         self.shared.set_told(self.core.outbox().changes());
         self.obey_all(out);

@@ -4,6 +4,7 @@ use super::aside::AsideInbox;
 use super::audit::Keeper;
 use super::command::Command;
 use super::counters::{DriverCounters, Gauges};
+use super::line::LineDoor;
 use super::locking::locked;
 use super::moves::Moves;
 use super::operations::Operations;
@@ -18,8 +19,10 @@ use crate::core::clock::difference_ms;
 use crate::core::identities::{Identities, Registered};
 use crate::core::keys::GroupKeys;
 use crate::core::operators::Operators;
+use crate::core::scheduler::Mode;
 use crate::core::{
-    CommittedChange, Core, Feed, FeedSettings, Item, RULES, SharedApp, Wanted, marker, was_decided,
+    APART, CommittedChange, Core, Feed, FeedSettings, Item, REVOKED_FOR_ALL, SharedApp, Wanted, marker,
+    was_decided,
 };
 use arc_swap::{ArcSwap, ArcSwapOption};
 use bytes::Bytes;
@@ -104,7 +107,9 @@ pub(super) struct Shared {
     pub everywhere: bool,
     /// Events of others whose turn here has not come.
     held: Mutex<turns::Held>,
-    /// When the order was told of the newest rules, since this replica began to lead; ms of the clock that does not go back.
+    /// By which rules this controller would have entries carried out.
+    rules_wanted: u32,
+    /// When the order was told of these rules, since this replica began to lead; ms of the clock that does not go back.
     rules_told_ms: Mutex<Option<u64>>,
     /// The first operators by the settings.
     pub(super) operators: Founders,
@@ -114,6 +119,8 @@ pub(super) struct Shared {
     /// How often a replica did not propose an event in its turn.
     passed_over: Mutex<BTreeMap<u64, u64>>,
     leads: AtomicBool,
+    /// The door for people's changes while too much waits in line.
+    pub line: LineDoor,
     /// What is published has all that was acknowledged before this.
     fresh_at: Mutex<Option<Instant>>,
     pub time: Arc<TimeKeeper>,
@@ -188,11 +195,13 @@ impl Shared {
             everywhere,
             held: Mutex::default(),
             passed_over: Mutex::default(),
+            rules_wanted: if settings.scheduler.mode == Mode::Linear { APART } else { REVOKED_FOR_ALL },
             rules_told_ms: Mutex::default(),
             operators: settings.operators.clone(),
             awaits_operators: settings.awaits_operators.clone(),
             operators_told_ms: Mutex::default(),
             leads: AtomicBool::new(parts.leads),
+            line: LineDoor::new(settings.scheduler.line_older_max),
             fresh_at: Mutex::default(),
             time,
             clocks: Mutex::new(ClockState::Alone),
@@ -319,7 +328,7 @@ impl Shared {
         *locked(&self.rules_told_ms) = None;
     }
 
-    /// Puts the newest rules into the order where they may not be there: see [`crate::core::marker`].
+    /// Puts the rules that it wants into the order where they may not be there: see [`crate::core::marker`].
     pub fn tell_rules(self: &Arc<Self>) {
         if !self.leads() && !self.everywhere {
             return;
@@ -327,13 +336,20 @@ impl Shared {
         let now_ms = self.clock.now_ns() / 1_000_000;
         {
             let mut told_ms = locked(&self.rules_told_ms);
-            let known = self.published().rules >= RULES;
+            let known = self.published().rules >= self.rules_wanted;
             if told_ms.is_some_and(|at_ms| known || now_ms.saturating_sub(at_ms) < RULES_AGAIN_MS) {
                 return;
             }
             *told_ms = Some(now_ms);
         }
-        self.offer_item(&marker(self.ordered_now_ms()));
+        self.offer_item(&marker(self.ordered_now_ms(), self.rules_wanted));
+    }
+
+    /// The same, where events must keep their updates apart from the first one on.
+    fn tell_rules_first(self: &Arc<Self>) {
+        if self.rules_wanted >= APART {
+            self.tell_rules();
+        }
     }
 
     /// Time for a proposal: what the core has of it stays where a proposal has less.
@@ -359,6 +375,10 @@ impl Shared {
             let leader = self.engine().and_then(|engine| engine.status().leader);
             return Err(weir_order::Error::NotLeader { leader }.into());
         }
+        self.line.admit(&event.event.body).inspect_err(|_| {
+            self.counters.overloads.fetch_add(1, Ordering::Relaxed);
+        })?;
+        self.tell_rules_first();
         let name = (event.event.source.clone(), event.event.sequence);
         let (answer, answered) = oneshot::channel();
         {
@@ -395,6 +415,7 @@ impl Shared {
 
     /// Proposes an event of this controller without waiting for its end.
     pub fn offer(self: &Arc<Self>, body: EventBody) {
+        self.tell_rules_first();
         match self.own_event(body, None) {
             Ok(event) => self.offer_item(&Item::Event { now_ms: self.ordered_now_ms(), event }),
             Err(error) => self.offer_failed(&error),
@@ -404,6 +425,7 @@ impl Shared {
     /// An event of a source elsewhere, which every replica hears: the one that leads orders it; where all take
     /// proposals, the one whose turn it is.
     pub fn hear(self: &Arc<Self>, event: SignedEvent, from: &SourceId) {
+        self.tell_rules_first();
         if !self.everywhere {
             if self.leads() {
                 self.intake(event);
@@ -624,7 +646,7 @@ mod tests {
 
     #[test]
     fn what_nobody_could_read_again_is_not_proposed() {
-        let read = encode(&marker(7));
+        let read = encode(&marker(7, APART));
         assert!(readable(&read).is_ok());
         for bytes in [&read[..read.len() - 1], &[&read[..], &[0]].concat(), b"", &[0xff; 40]] {
             let said = readable(bytes).unwrap_err().to_string();

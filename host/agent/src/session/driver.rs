@@ -12,6 +12,7 @@ mod keys;
 mod planes;
 
 use super::given::{Given, Place};
+use super::quorum::Quorum;
 use super::renewal::{self, LOOK_S, Renewal};
 use super::rotation::Rotation;
 use super::shares::{Combined, Shares};
@@ -81,6 +82,7 @@ struct Driver {
     sessions: Vec<One>,
     next_number: u64,
     shares: Shares,
+    quorum: Quorum,
     /// Updates under way to the switch, and whose they are.
     given: Given,
     /// Of the frame that is being looked at.
@@ -186,6 +188,7 @@ impl Driver {
             sessions: Vec::new(),
             next_number: 0,
             shares,
+            quorum: Quorum::default(),
             given: Given::default(),
             place: None,
             hub: Hub::with_proof(proof),
@@ -360,6 +363,7 @@ impl Driver {
                         continue;
                     }
                     Output::Unsigned(updates) => {
+                        self.quorum.began(&updates.header, Instant::now());
                         combined.push(self.shares.unsigned(number, updates));
                         continue;
                     }
@@ -388,9 +392,19 @@ impl Driver {
         }
     }
 
+    /// Enough controllers vouch for a batch.
+    fn has_quorum(&mut self, header: &BatchHeader) {
+        if let Some(waited) = self.quorum.whole(header, Instant::now()) {
+            self.shared.metrics.quorum.took(waited);
+        }
+    }
+
     /// What shares led to. A frame that the switch does not take now is sent again by the controller that leads.
     fn combined(&mut self, combined: Combined) {
         for updates in combined.updates {
+            if !updates.updates.is_empty() {
+                self.has_quorum(&updates.header.header);
+            }
             let frame = ToSwitch::Updates(updates);
             let Some(frame) = planes::part_of_switch(&mut self.hub, &mut self.refusals, frame) else {
                 continue;
@@ -440,6 +454,10 @@ impl Driver {
             }
             Output::ToSwitch(frame) => {
                 if let ToSwitch::Updates(updates) = &frame {
+                    // A field of its own, since the session is borrowed.
+                    if let Some(waited) = self.quorum.whole(&updates.header.header, Instant::now()) {
+                        self.shared.metrics.quorum.took(waited);
+                    }
                     // Only what the switch answers at once has a place: others would wait for a plane that is not there.
                     let for_switch =
                         updates.updates.iter().any(|proven| !matches!(proven.update.key, Key::Plane { .. }));

@@ -129,6 +129,25 @@ pub struct StatusResponse {
     /// The controllers' clocks.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub clock: Option<ClockStatus>,
+    /// With `consistency: linear`: what holds the line of updates; absent when nothing waits.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub line: Option<LineView>,
+}
+
+/// With `consistency: linear`: the line of updates, and what holds it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct LineView {
+    /// The host or gateway whose update is the first that is not in force.
+    pub actuator: String,
+    /// The update, and why it is not in force.
+    pub update: String,
+    /// For how long it has been the first, milliseconds.
+    pub for_ms: u64,
+    /// Updates in the line.
+    pub length: usize,
+    /// Of these, older ones of entries that were decided anew since.
+    pub older: usize,
 }
 
 /// How many resources of a kind there are.

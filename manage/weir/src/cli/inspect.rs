@@ -12,7 +12,7 @@ use std::process::ExitCode;
 use std::time::Duration;
 use weir_api::any::parse_kind;
 use weir_api::client::{Client, ClientError};
-use weir_api::types::{ActuatorStatus, DeviceView, ResourceView, StatusResponse, WatchEvent};
+use weir_api::types::{ActuatorStatus, DeviceView, LineView, ResourceView, StatusResponse, WatchEvent};
 use weir_model::Label;
 use weir_model::resource::{Kind, Resource};
 
@@ -455,6 +455,9 @@ fn show_status(status: &StatusResponse) {
         table.add_row(row);
     }
     say!("{table}");
+    if let Some(line) = &status.line {
+        say!("{}", line_text(line));
+    }
     for actuator in &status.actuators {
         let behind = actuator.desired_entries.saturating_sub(actuator.acked_entries);
         show_some(&actuator.name, "waits", &actuator.waiting, behind);
@@ -471,6 +474,18 @@ fn show_status(status: &StatusResponse) {
             show_some(&actuator.name, what, &plane.told, plane.told_total);
         }
     }
+}
+
+/// With linear consistency: what everything else waits for.
+fn line_text(line: &LineView) -> String {
+    let behind = line.length.saturating_sub(1);
+    let (name, seconds) = (&line.actuator, line.for_ms as f64 / 1e3);
+    format!(
+        "{name} holds the line ('consistency: linear'): {}, for {seconds:.1} s; {behind} {} behind it. If it does not come back, 'weir \
+         forget {name}' lets go",
+        line.update,
+        plural("update", behind)
+    )
 }
 
 /// The first lines of one kind, and how many more there are.

@@ -167,6 +167,7 @@ fn start(
         Signatures::Endorsed => Way::Endorsed,
     };
     settings.scheduler.send_unsigned = way != Way::Aggregated;
+    group.batch.tell(&mut settings.batcher);
     settings.peers = match group.order {
         // All that a group can have: who is in it must not change what is right in the order.
         Ordering::Raft => (1..=MEMBER_NUMBER_MAX)

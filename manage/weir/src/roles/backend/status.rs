@@ -5,10 +5,10 @@ use super::{Controlled, api_error, planes, ports, resources};
 use crate::roles::health;
 use std::collections::{BTreeMap, BTreeSet};
 use weir_api::ApiError;
-use weir_api::types::{ActuatorStatus, ClockOf, ClockStatus, StatusResponse};
+use weir_api::types::{ActuatorStatus, ClockOf, ClockStatus, LineView, StatusResponse};
 use weir_apps::fabric;
 use weir_base::ordered_time::State;
-use weir_controller::core::scheduler::{TargetStatus, WaitState, Waiting};
+use weir_controller::core::scheduler::{LineStatus, TargetStatus, WaitState, Waiting};
 use weir_model::Label;
 use weir_model::event::Role;
 
@@ -83,6 +83,7 @@ impl Controlled {
             actuators,
             group: self.group.as_ref().map(|group| self.status_of(group)),
             clock: Some(self.clocks()),
+            line: status.line.map(|line| line_view(line, &names)),
         })
     }
 
@@ -104,6 +105,12 @@ impl Controlled {
             controllers: controllers.collect(),
         }
     }
+}
+
+fn line_view(line: LineStatus, names: &Names<'_>) -> LineView {
+    let LineStatus { target, key, version, state, for_ms, length, older } = line;
+    let waiting = Waiting { target, key, version, state };
+    LineView { actuator: waiting.target.to_string(), update: explain(&waiting, names), for_ms, length, older }
 }
 
 /// A waiting update in words.

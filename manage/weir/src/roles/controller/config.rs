@@ -17,6 +17,7 @@
 //!   keys: /etc/weir/domain-keys.json    # the domain's secrets, the same for all ('weir group keys')
 //!   wide: false                         # true: the controllers are in different places
 //!   order: raft                         # raft: some may crash; bft: some may lie, and each founder has a key
+//!   batch: { events: 512, bytes: 524288, wait: 0ms }   # what goes into one entry of the order, at most, and how long for it to fill
 //!   signatures: shares                  # how changes are signed: shares, shares-at-switches, endorsed or shared-key; the same on all
 //!   founders:                           # the same on all that found it; absent on one that is added later
 //!     - { id: 1, replica: "192.0.2.10:7445", api: "192.0.2.10:7443", session: "192.0.2.10:7444" }
@@ -29,8 +30,10 @@
 //!
 //! An unknown field is an error, and each error names field, value and what is allowed.
 
+mod batch;
 mod operators;
 
+pub use batch::{Batch, GivenBatch};
 pub use operators::GivenOperator;
 
 use crate::failure::Failure;
@@ -101,6 +104,9 @@ pub struct GivenGroup {
     /// What the order survives.
     #[serde(default)]
     pub order: Ordering,
+    /// What goes into one entry of the order.
+    #[serde(default)]
+    pub batch: GivenBatch,
     /// Those who found the group.
     #[serde(default)]
     pub founders: Vec<GivenFounder>,
@@ -182,6 +188,8 @@ pub struct GroupConfig {
     pub signatures: Signatures,
     /// What the order survives.
     pub order: Ordering,
+    /// What goes into one entry of the order.
+    pub batch: Batch,
     /// Identities of the founders, where the order survives lies.
     pub founder_keys: BTreeMap<u64, [u8; 32]>,
     /// Whether it begins without being a member, and waits to be added.
@@ -271,6 +279,7 @@ impl GivenGroup {
         };
         let (id, keys, signatures) = (self.id, self.keys.clone(), self.signatures);
         let (wide, order) = (self.wide, self.order);
+        let batch = self.batch.check()?;
         let joins = self.joins;
         Ok(GroupConfig {
             id,
@@ -280,6 +289,7 @@ impl GivenGroup {
             wide,
             signatures,
             order,
+            batch,
             founder_keys,
             joins,
             founders,
