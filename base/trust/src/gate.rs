@@ -461,7 +461,9 @@ impl Gate {
 }
 
 /// Takes a whole frame through the gate: judges each update, lets `apply` try the admitted ones in
-/// order, commits those that it could apply, and returns an ack for each.
+/// order, commits those that it could apply, and returns an ack for each. For benches and tests; what
+/// acts has [`crate::kept::Kept`]. As there, the second of two updates of one key is judged when the
+/// first is kept, so that no version goes back.
 ///
 /// # Errors
 /// I/O errors of the journal: then nothing of the frame may be acked.
@@ -472,11 +474,21 @@ pub fn take(
 ) -> io::Result<Vec<Ack>> {
     let mut acks = Vec::with_capacity(frame.updates.len());
     let mut applied = Vec::new();
+    // Keys of what is applied and not committed yet.
+    let mut pending = std::collections::HashSet::new();
     for (number, proven) in frame.updates.iter().enumerate() {
+        if pending.contains(&proven.update.key) {
+            gate.commit(frame, &applied)?;
+            applied.clear();
+            pending.clear();
+        }
         let result = match gate.admit(frame, number) {
             Verdict::InForce => Ok(()),
             Verdict::Refuse(refusal) => Err(refusal),
-            Verdict::Admit => apply(&proven.update).map(|()| applied.push(number)),
+            Verdict::Admit => apply(&proven.update).map(|()| {
+                applied.push(number);
+                pending.insert(&proven.update.key);
+            }),
         };
         acks.push(Ack { key: proven.update.key.clone(), version: proven.update.version, result });
     }

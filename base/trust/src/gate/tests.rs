@@ -131,6 +131,20 @@ fn refuses_forged_replayed_misaddressed_and_stale() {
 }
 
 #[test]
+fn no_version_goes_back_within_a_frame() {
+    let world = World::new();
+    let mut gate = world.gate();
+    let frame = world.frame(1, vec![put(1, 6), put(2, 4), put(1, 5)]);
+    let stale = Err(Refusal::Stale { in_force: Version(6) });
+    assert_eq!(results(&mut gate, &frame), [Ok(()), Ok(()), stale.clone()]);
+    assert_eq!(gate.get(&key(1)).unwrap().version, Version(6));
+    assert_eq!(results(&mut gate, &frame), [Ok(()), Ok(()), stale], "nor when it comes again");
+    let digest = gate.digest();
+    drop(gate);
+    assert_eq!(world.gate().digest(), digest);
+}
+
+#[test]
 fn restart_is_where_it_was_and_a_failed_apply_leaves_nothing() {
     let world = World::new();
     let mut gate = world.gate();
