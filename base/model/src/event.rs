@@ -5,9 +5,11 @@
 //! [`SignedEvent`]: whoever decides on it checks for itself who said it. Acks are not here: they go straight
 //! to the scheduler (DESIGN §1), except refusals, on which an app must decide.
 
+use crate::conversion::Conversion;
 use crate::domain::DomainEvent;
 use crate::entry::Key;
 use crate::filewall::PolicyOrder;
+use crate::group::{ConductReport, GroupWord, Never};
 use crate::health::{HealthReport, RepairOrder};
 use crate::identity::{IdentityEvent, TokenId};
 use crate::packet_in::PacketInReport;
@@ -116,6 +118,14 @@ pub enum EventBody {
     Said(Box<Said>),
     /// An actuator joined, by the word of who made its token.
     JoinedBy(Box<JoinedBy>),
+    /// This order ends here: see [`crate::conversion`].
+    Converted(Box<Conversion>),
+    /// A place that is taken.
+    Reserved13(Never),
+    /// A controller's word about another one, or about spares.
+    Group(Box<GroupWord>),
+    /// A host ended the session of a controller for what came on it.
+    Conduct(ConductReport),
 }
 
 /// Place of [`EventBody::Said`] among the bodies of events, as encoded.
@@ -199,6 +209,7 @@ impl EventBody {
             EventBody::Refused { actuator, .. } => Some(actuator),
             EventBody::Health(report) => Some(&report.actuator),
             EventBody::PacketIn(report) => Some(&report.actuator),
+            EventBody::Conduct(report) => Some(&report.actuator),
             EventBody::Intent(_)
             | EventBody::Joined(_)
             | EventBody::Removed { .. }
@@ -212,6 +223,9 @@ impl EventBody {
             | EventBody::Report(_)
             | EventBody::Said(_)
             | EventBody::JoinedBy(_)
+            | EventBody::Converted(_)
+            | EventBody::Reserved13(_)
+            | EventBody::Group(_)
             | EventBody::Apply(_) => None,
         }
     }

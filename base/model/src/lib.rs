@@ -8,11 +8,13 @@
 //! Everything between processes of one release is postcard, with a protocol number at the start of
 //! a session.
 
+pub mod conversion;
 pub mod domain;
 pub mod edges;
 pub mod entry;
 pub mod event;
 pub mod filewall;
+pub mod group;
 pub mod health;
 pub mod hex;
 pub mod identity;

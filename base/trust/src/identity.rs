@@ -42,6 +42,8 @@ pub enum Context {
     Said,
     /// Whoever has a join token lets an actuator join.
     JoinedBy,
+    /// A group's key names the one that comes after it.
+    Succession,
 }
 
 impl Context {
@@ -60,6 +62,7 @@ impl Context {
             Context::Join => b"weir/join/1\0",
             Context::Said => b"weir/said/1\0",
             Context::JoinedBy => b"weir/joined-by/1\0",
+            Context::Succession => b"weir/succession/1\0",
         }
     }
 }

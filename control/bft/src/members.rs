@@ -33,6 +33,8 @@ pub const MEMBERS_MIN: usize = 4;
 pub const MEMBERS_EVER_MAX: usize = 4096;
 /// Members of a group, at most.
 pub const MEMBERS_MAX: usize = 16;
+/// Spares of a group, at most: they are linked with and follow, and have no vote.
+pub const SPARES_MAX: usize = 4;
 /// Bytes of a member's address.
 pub const ADDRESS_BYTES_MAX: usize = 512;
 /// Epochs of a group.

@@ -7,6 +7,7 @@
 //! - [`core`]: the step machine; no socket, thread or wall clock.
 //! - [`core::scheduler`]: what is desired and acked of each actuator, and when each update may go.
 //! - [`quorum`]: a member's part in the group's signatures: shares, and how the members get them.
+//! - [`watch`]: what a member says of the others, and which changes of members it agrees to.
 //! - [`audit`]: what was said, decided, signed and acknowledged, as a chain of hashes.
 //! - [`driver`]: threads, the order engine, TLS sessions with actuators, and the handle for the API.
 
@@ -18,5 +19,6 @@ mod error;
 #[cfg(test)]
 mod fixtures;
 pub mod quorum;
+pub mod watch;
 
 pub use error::Error;

@@ -10,7 +10,7 @@ use crate::planes::{PlaneList, PlaneView};
 use crate::proxy::{Proxies, Proxy};
 use crate::said::{HEADER, Word};
 use crate::types::{
-    ApiError, AuditPage, CaptureRequest, CapturedFrame, ClockStatus, DeviceList, GroupMember, GroupStatus,
+    ApiError, AuditPage, CaptureRequest, CapturedFrame, ClockStatus, ConvertRequest, ConvertResponse, DeviceList, GroupMember, GroupStatus,
     IdentityList, KeyChange, NOT_LEADER, OperatorList, Problem, ResourceList, ResourceView, RotateRequest,
     StatusResponse, TokenList, TraceRequest, TraceResponse, WatchEvent, WatchLine,
 };
@@ -549,6 +549,14 @@ impl Client {
     /// [`ClientError`].
     pub fn set_clock(&self) -> Result<(), ClientError> {
         self.post::<_, Option<()>>("/v1/clock", &()).map(drop)
+    }
+
+    /// `POST /v1/group/convert`.
+    ///
+    /// # Errors
+    /// [`ClientError`].
+    pub fn convert(&self, request: &ConvertRequest) -> Result<ConvertResponse, ClientError> {
+        self.post("/v1/group/convert", request)
     }
 
     /// `POST /v1/group/refresh`.

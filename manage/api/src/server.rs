@@ -16,6 +16,7 @@ use crate::said;
 use crate::tls::Peer;
 use crate::types::{
     AddMember, ApiError, ApplyRequest, ApplyResponse, AuditPage, CaptureRequest, CapturedFrame, ClockStatus,
+    ConvertRequest, ConvertResponse,
     DeviceList, FileWallRequest, FileWallResponse, GroupStatus, IdentityList, KeyChange, Problem,
     RESOURCES_MAX, RepairRequest, RepairResponse, ResourceList, ResourceView, RevokeRequest, RotateRequest,
     StatusResponse, TokenList, TokenRequest, TokenResponse, TraceRequest, TraceResponse, WatchEnd,
@@ -128,6 +129,7 @@ fn routes() -> OpenApiRouter<Arc<dyn Backend>> {
         .routes(routes!(audit))
         .routes(routes!(add_member))
         .routes(routes!(remove_member))
+        .routes(routes!(convert))
         .routes(routes!(refresh_group))
         .routes(routes!(clock, set_clock))
         .routes(routes!(identities))
@@ -386,6 +388,18 @@ async fn add_member(
     Strict(member): Strict<AddMember>,
 ) -> Result<StatusCode, ApiError> {
     backend.add_member(caller, member).await.map(|()| StatusCode::NO_CONTENT)
+}
+
+/// Make the controller that is alone the first member of a group. Answers when the last entry of its order is decided; it starts again as a member at
+/// once, and the others are added then.
+#[utoipa::path(post, path = "/v1/group/convert", request_body = ConvertRequest,
+    responses((status = 200, body = ConvertResponse), (status = "4XX", body = Problem), (status = 503, body = Problem)))]
+async fn convert(
+    backend: Shared,
+    Extension(caller): Extension<Caller>,
+    Strict(request): Strict<ConvertRequest>,
+) -> Result<Json<ConvertResponse>, ApiError> {
+    backend.convert(caller, request).await.map(Json)
 }
 
 /// Remove a controller from the group.

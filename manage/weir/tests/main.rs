@@ -18,6 +18,7 @@ mod chaos;
 mod checker;
 mod cli;
 mod clocks;
+mod convert;
 mod crashes;
 mod domains;
 mod doors;
@@ -47,6 +48,7 @@ mod quorum;
 mod revoked;
 mod rot;
 mod seven;
+mod spare;
 mod store;
 mod tools;
 /// A member that betrays its group, shared with the order's own tests.

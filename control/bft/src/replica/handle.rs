@@ -13,7 +13,7 @@ use super::{ChangeDone, Command, Replica, ReplicaCounters, ReplicaStatus};
 use crate::core::Seen;
 use crate::evidence::{Convicted, Evidence};
 use crate::lock::locked;
-use crate::members::{Approval, Change};
+use crate::members::{Approval, Change, Member};
 
 /// Hears what those above the order of another member say.
 pub type PeerSink = dyn Fn(u32, Bytes) + Send + Sync;
@@ -189,6 +189,13 @@ impl Replica {
     pub fn give_up_change(&self) {
         // One that ends wants nothing any more.
         let _ends = self.commands.send(Command::GiveUpChange);
+    }
+
+    /// Who is kept as a spare, instead of those of before: linked with, and told all that is ordered, without a vote. Members beside the first
+    /// [`SPARES_MAX`](crate::SPARES_MAX) by number are left out. To be told anew after a start.
+    pub fn set_spares(&self, spares: BTreeMap<u32, Member>) {
+        // One that ends needs none any more.
+        let _ends = self.commands.send(Command::Spares { spares });
     }
 
     /// What is known of the other members.

@@ -279,6 +279,10 @@ pub fn kind_of(body: &EventBody) -> &'static str {
         EventBody::Report(_) => "report",
         EventBody::Said(said) => kind_of(said.body()),
         EventBody::JoinedBy(_) => "joined",
+        EventBody::Converted(_) => "converted",
+        EventBody::Reserved13(_) => "unknown",
+        EventBody::Group(_) => "group",
+        EventBody::Conduct(_) => "conduct",
     }
 }
 

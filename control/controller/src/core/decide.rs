@@ -8,7 +8,7 @@ use super::admission::{Unauthentic, admit};
 use super::dedup::{self, Seen};
 use super::operators::{self, Asked, Operators};
 use super::step::{Outcome, Output};
-use super::{Core, SharedApp, UPDATE_BYTES_MAX, clock, controllers, feed, identities, tokens};
+use super::{Core, SharedApp, UPDATE_BYTES_MAX, clock, controllers, conversion, feed, identities, tokens};
 use std::sync::Arc;
 use weir_base::codec::encoded_bytes;
 use weir_model::domain::{DomainEvent, statement_of};
@@ -81,6 +81,8 @@ impl Core {
             let context = (&self.domain, self.believes_one);
             let changed = identities::decide(&mut view, self.registered(), context, self.now_ms, wanted)?;
             clock::decide(&mut view, self.now_ms, wanted)?;
+            let ends = (self.may_end(), self.ended().is_some());
+            conversion::decide(&mut view, ends, self.epoch, wanted)?;
             if let Some((said, digest)) = &request {
                 operators::record(&mut view, said, *digest, version)?;
             }
@@ -120,6 +122,9 @@ impl Core {
             None => {}
         }
         self.membership(&wanted.body, planned, out);
+        if let EventBody::Converted(conversion) = &wanted.body {
+            self.converted(conversion, out);
+        }
         Outcome::Committed(version)
     }
 

@@ -301,6 +301,10 @@ impl App for TestApp {
             | EventBody::Said(_)
             | EventBody::JoinedBy(_)
             | EventBody::Report(_)
+            | EventBody::Converted(_)
+            | EventBody::Reserved13(_)
+            | EventBody::Group(_)
+            | EventBody::Conduct(_)
             | EventBody::Clock { .. } => {}
             // Whoever can read it or not: sessions keep it from who cannot.
             EventBody::Order(order) => {

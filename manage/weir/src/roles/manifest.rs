@@ -14,7 +14,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use weir_base::manifest::{Manifest, ManifestError, Wrong};
 
 /// Files whose content is known.
-const HELD: [&str; 12] = [
+const HELD: [&str; 13] = [
     "domain",
     "ca.key",
     "ca.crt",
@@ -27,6 +27,7 @@ const HELD: [&str; 12] = [
     "event.identity",
     "quorum/identity",
     "member",
+    "converted",
 ];
 /// Files that every state directory has from its first start on.
 const ALWAYS: [&str; 8] =
@@ -186,6 +187,24 @@ pub fn accept(dir: &Path) -> Result<u64, StateError> {
     let path = dir.join("domain");
     let domain = std::fs::read_to_string(&path).map_err(|error| StateError::File { path, error })?;
     Ok(recorded(dir, domain.trim_end(), true)?.generation)
+}
+
+/// Puts a file aside that need not be there any more, under its name and `.before`.
+///
+/// # Errors
+/// [`StateError`].
+pub fn put_aside(dir: &Path, name: &str) -> Result<(), StateError> {
+    // What need not be there is not missed, whichever of the two a crash leaves out.
+    if let Some(mut manifest) = Manifest::read(dir).map_err(unusable)?
+        && manifest.files.remove(name).is_some()
+    {
+        manifest.write(dir).map_err(unusable)?;
+    }
+    let (path, aside) = (dir.join(name), dir.join(format!("{name}.before")));
+    match std::fs::rename(&path, aside) {
+        Err(error) if error.kind() != std::io::ErrorKind::NotFound => Err(StateError::File { path, error }),
+        _ => Ok(()),
+    }
 }
 
 /// Puts a member's place in the order aside, so that it can begin anew; gives where that is now.

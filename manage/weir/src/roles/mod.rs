@@ -2,6 +2,7 @@
 
 pub mod backend;
 pub mod controller;
+pub mod convert;
 pub mod domains;
 pub mod doors;
 pub mod filewall;
