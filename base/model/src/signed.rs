@@ -4,6 +4,7 @@
 //! actuator gets its updates with their paths. Domain, epoch and order index are under the
 //! signature too, so that a batch cannot be replayed into another domain or a later epoch.
 
+use crate::conversion::Succeeded;
 use crate::hex::{from_hex, to_hex};
 use crate::update::{Ack, Update};
 use crate::{Label, Version};
@@ -47,6 +48,8 @@ pub enum GroupSignature {
         /// Their signatures; at most [`crate::session::CONTROLLERS_MAX`] count.
         signatures: Vec<MemberSignature>,
     },
+    /// Enough controllers signed with shares of a key that the key before named: the domain had another one.
+    Succeeded(Box<Succeeded>),
 }
 
 /// A controller's own signature over a batch header and a phase.
@@ -58,7 +61,7 @@ pub struct MemberSignature {
     pub signature: Signature,
 }
 
-/// A group's public key. It stays the same when controllers come and go.
+/// A group's public key. It stays the same when controllers come and go; it changes when the domain's order does ([`crate::conversion`]).
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum GroupKey {
     /// One controller's key stands for the group.

@@ -40,7 +40,7 @@ use crate::evidence::Evidence;
 use crate::group::Members;
 use crate::journal::{self, Journal, OpenedJournal, Write, Written};
 use crate::lock::locked;
-use crate::members::{Change, Link, Roster};
+use crate::members::{Change, Link, Member, Roster};
 use crate::rest::{REST_AFTER_MS, Rest};
 use crate::rules::Overlay;
 use crate::settings::Settings;
@@ -170,6 +170,7 @@ enum Command {
     Tell { to: u32, bytes: Bytes },
     Change { change: Change, done: ChangeDone },
     GiveUpChange,
+    Spares { spares: BTreeMap<u32, Member> },
     Saved,
 }
 
@@ -636,6 +637,7 @@ impl Run {
             }
             Command::Change { change, done } => self.change(change, done),
             Command::GiveUpChange => self.give_up_change(),
+            Command::Spares { spares } => self.set_spares(spares),
             Command::Saved => self.forget(),
         }
     }

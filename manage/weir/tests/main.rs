@@ -18,6 +18,7 @@ mod chaos;
 mod checker;
 mod cli;
 mod clocks;
+mod convert;
 mod crashes;
 mod domains;
 mod doors;
@@ -48,6 +49,7 @@ mod revoked;
 mod rot;
 mod set_aside;
 mod seven;
+mod spare;
 mod store;
 mod tools;
 /// A member that betrays its group, shared with the order's own tests.

@@ -25,6 +25,7 @@ use weir_controller::audit::{Auditor, Checked, Contradiction, Ended, Record, See
 use weir_model::Change;
 use weir_model::approval::Approval;
 use weir_model::event::{ActuatorFacts, EventBody, NewRule, Transaction, Wanted};
+use weir_model::group::{GroupWord, Replaced};
 use weir_model::identity::{IdentityEvent, TokenChange};
 use weir_model::join::{from_hex, to_hex};
 use weir_model::operator::{OperatorChange, OperatorFacts, OperatorRole};
@@ -385,6 +386,28 @@ fn ordered(PlaneOrder { plane, actuator, name, spec }: &PlaneOrder) -> String {
     format!("{plane} '{name}' at {actuator}: {what}")
 }
 
+/// What a controller says of others.
+fn said_of_members(word: &GroupWord) -> String {
+    match word {
+        GroupWord::Suspects { member, after_ms: 0 } => format!("does not hear controller {member}"),
+        GroupWord::Suspects { member, after_ms } => {
+            format!("does not hear controller {member}: after {} s it is to be replaced", after_ms / 1_000)
+        }
+        GroupWord::Trusts { member } => format!("hears controller {member} again"),
+        GroupWord::Convicts { member, key, proof } => {
+            let by = if proof.is_empty() { "a proof in the order" } else { "the proof here" };
+            format!("controller {member} lied, under key {}…: {by} convinces it", fingerprint(key))
+        }
+        GroupWord::Spare { id, address, .. } => format!("controller {id} at {address} is a spare"),
+        GroupWord::NoSpare { id } => format!("controller {id} is no spare any more"),
+        GroupWord::Replaced(Replaced { out, by, because, who, .. }) => {
+            let became = by.map_or("removed".to_string(), |by| format!("replaced by spare {by}"));
+            let who = who.iter().map(u64::to_string).collect::<Vec<_>>().join(", ");
+            format!("controller {out} was {became}: {}, by the word of {who}", because.as_str())
+        }
+    }
+}
+
 /// What becomes of resources.
 fn changed(transaction: &Transaction) -> impl Iterator<Item = String> {
     transaction.mutations.iter().map(|mutation| match mutation.wanted {
@@ -444,7 +467,19 @@ fn wants(body: &EventBody) -> String {
         EventBody::Rule(NewRule::OwnersCertificates) => {
             "certificates count by the word of their owners' keys".to_owned()
         }
+        EventBody::Converted(to) if to.member == 0 => "the end of this order is taken back".to_owned(),
+        EventBody::Converted(to) => {
+            format!("this order ends, and goes on as controller {} of a group", to.member)
+        }
         EventBody::Clock { wall_ms } => format!("wall time is {}", time(*wall_ms)),
+        EventBody::Group(word) => said_of_members(word),
+        EventBody::Conduct(report) => format!(
+            "{} says that the controller at {} sent {}: session closed, {} times by now",
+            report.actuator,
+            report.controller,
+            report.what.as_str(),
+            report.ended
+        ),
         EventBody::Speaks { name, protocol } => format!("{name} speaks protocol {protocol} of sessions"),
         EventBody::Order(order) => ordered(order),
         EventBody::Report(report) => format!("{} '{}' at {}", report.plane, report.name, report.actuator),
