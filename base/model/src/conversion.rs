@@ -7,9 +7,9 @@
 //! - A [`Succession`] is of one domain, names the epoch from which on the new key signs, and is signed by the key before: whoever trusts
 //!   that one needs nobody else's word.
 
-use crate::Label;
-use crate::signed::{BlsKey, BlsSignature, Signature};
 use serde::{Deserialize, Serialize};
+
+pub use crate::signed::{Succeeded, Succession};
 
 /// The order that goes on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -42,27 +42,3 @@ pub const LISTEN_BYTES_MAX: usize = 64;
 pub const CONVERSION_TABLE: &str = "conversion";
 /// Table of the store with the one entry, under the empty key: the [`Succession`] in force.
 pub const SUCCESSION_TABLE: &str = "succession";
-
-/// Another key signs for the group.
-#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
-pub struct Succession {
-    /// The domain.
-    pub domain: Label,
-    /// Number of the change of keys in this domain, from 1.
-    pub number: u64,
-    /// The first epoch that the new key signs.
-    pub epoch: u64,
-    /// The new key.
-    pub key: BlsKey,
-}
-
-/// A signature under a key that another one named, with that one's word. It proves something to who trusts either.
-#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
-pub struct Succeeded {
-    /// The change of keys.
-    pub succession: Succession,
-    /// The signature of the key before over it.
-    pub by: Signature,
-    /// The new key's signature over the batch header.
-    pub signature: BlsSignature,
-}

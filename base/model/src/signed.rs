@@ -4,7 +4,6 @@
 //! actuator gets its updates with their paths. Domain, epoch and order index are under the
 //! signature too, so that a batch cannot be replayed into another domain or a later epoch.
 
-use crate::conversion::Succeeded;
 use crate::hex::{from_hex, to_hex};
 use crate::update::{Ack, Update};
 use crate::{Label, Version};
@@ -32,6 +31,30 @@ pub struct BlsSignature(pub [[u8; 16]; 3]);
 /// A BLS public key: a compressed point of BLS12-381's G2, 96 bytes in three parts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct BlsKey(pub [[u8; 32]; 3]);
+
+/// Another key signs for the group.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub struct Succession {
+    /// The domain.
+    pub domain: Label,
+    /// Number of the change of keys in this domain, from 1.
+    pub number: u64,
+    /// The first epoch that the new key signs.
+    pub epoch: u64,
+    /// The new key.
+    pub key: BlsKey,
+}
+
+/// A signature under a key that another one named, with that one's word. It proves something to who trusts either.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub struct Succeeded {
+    /// The change of keys.
+    pub succession: Succession,
+    /// The signature of the key before over it.
+    pub by: Signature,
+    /// The new key's signature over the batch header.
+    pub signature: BlsSignature,
+}
 
 /// A group's signature over a batch header.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]

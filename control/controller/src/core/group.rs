@@ -17,7 +17,6 @@
 //!
 //! Departure from Cicero, whose failure detector's word is enough (2.6.4) and which removes and adds by the bootstrap controller: nobody's word is.
 
-use super::identities::Registered;
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
 use weir_base::codec::{decode as read, encode};
@@ -133,10 +132,10 @@ fn refused(source: &SourceId, problem: impl Into<String>) -> Rejection {
     Rejection::Reference { resource: source.0.clone(), problem: problem.into() }
 }
 
-/// Takes a controller's word in. Gives a spare's number and key when as many name it with this as cannot all lie.
+/// Takes a controller's word in; `controllers` are those that are registered. Gives a spare's number and key when as many name it with this as cannot all lie.
 pub(super) fn decide(
     view: &mut View<'_>,
-    known: Registered<'_>,
+    controllers: &BTreeSet<&SourceId>,
     believes_one: bool,
     now_ms: u64,
     event: &Event,
@@ -156,7 +155,6 @@ pub(super) fn decide(
     take(&mut row, word, now_ms)?;
     view.put(GROUP_TABLE, &cell, encode(&row))?;
     let GroupWord::Spare { id, key: Some(key), address } = &**word else { return Ok(None) };
-    let controllers = known.controllers();
     let needed = if believes_one { 1 } else { controllers.len().saturating_sub(1) / 3 + 1 };
     let same = Some(Spare { key: Some(*key), address: address.clone() });
     let says = |source: &&&SourceId| {

@@ -13,6 +13,8 @@
 //! - What one controller says about another one counts only when as many say so as cannot all lie: `believes_one` says whether one
 //!   is enough (a group that survives crashes only).
 
+mod spares;
+
 use super::approvals;
 use super::group;
 use super::operators::{self, By, Operators};
@@ -356,10 +358,13 @@ pub(super) fn decide(
             let mut decision = Decision { known, context, now_ms, version };
             decision.about(view, &event.source, about)
         }
-        EventBody::Group(_) => match group::decide(view, known, context.believes_one, now_ms, event)? {
-            Some((id, key)) => introduced_spare(view, &context, known, now_ms, (id, key)),
-            None => Ok(None),
-        },
+        EventBody::Group(_) => {
+            let controllers = known.controllers();
+            match group::decide(view, &controllers, context.believes_one, now_ms, event)? {
+                Some((id, key)) => spares::introduced(view, &context, known, now_ms, (id, key)),
+                None => Ok(None),
+            }
+        }
         _ => Ok(None),
     }
 }
@@ -428,31 +433,6 @@ pub fn has_its_own_address(known: Registered<'_>, facts: &ActuatorFacts) -> Resu
         )),
         None => Ok(()),
     }
-}
-
-/// A spare that as many controllers name as cannot all lie is known by the key that they name it with: it will take a place without anybody
-/// being asked.
-fn introduced_spare(
-    view: &mut View<'_>,
-    context: &Context<'_>,
-    known: Registered<'_>,
-    now_ms: u64,
-    (id, key): (u64, [u8; 32]),
-) -> Result<Option<SourceId>, Rejection> {
-    let source = SourceId(format!("{}controller-{id}", SourceId::CONTROLLERS));
-    let row = known.identities.row(&source);
-    let is_out = row.is_some_and(|row| row.revoked.is_some() || row.refused.contains(&key));
-    if is_out || known.keys_of(&source).is_ok_and(|known| known.now == key) {
-        return Ok(None);
-    }
-    let mut work = Work::of(view, &source);
-    if never_revoked(context, known, &work, &key).is_err() {
-        return Ok(None);
-    }
-    work.row.key = Some(key);
-    work.row.previous = None;
-    work.row.since_ms = now_ms;
-    work.put().map(Some)
 }
 
 /// A source that is forgotten leaves the keys that are never taken again.

@@ -45,7 +45,6 @@ use std::time::{Duration, Instant};
 use weir_admission::Door;
 use weir_api::ApiError;
 use weir_api::types::{AddMember, GroupMember, GroupStatus};
-use weir_controller::core::group::Spare;
 use weir_controller::driver::{AsideInbox, Members};
 use weir_model::domain::DomainController;
 use weir_model::join::from_hex;
@@ -414,29 +413,6 @@ impl Group {
             }
             tokio::time::sleep(CATCH_UP_LOOK).await;
         }
-    }
-
-    /// Makes a controller that is there a spare.
-    async fn add_as_spare(
-        &self,
-        id: u64,
-        key: Option<&str>,
-        address: &MemberAddress,
-    ) -> Result<(), ApiError> {
-        let key = match &self.engine {
-            Engine::Raft(order) => {
-                let probed = order.engine().probe(id, address.to_string()).await;
-                probed.map_err(|error| self.refused(error))?;
-                None
-            }
-            Engine::Bft(_) => {
-                let member = known_by(key, address)?;
-                let id = u32::try_from(id).map_err(|error| ApiError::invalid(error.to_string()))?;
-                reach(id, address).await?;
-                Some(member.key)
-            }
-        };
-        self.add_spare(id, Spare { key, address: address.to_string() }).await
     }
 
     /// Whether nobody else has an address, and the number is not that of a member elsewhere.

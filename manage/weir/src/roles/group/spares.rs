@@ -8,31 +8,28 @@
 //! How a change is carried out. With `order: bft` each member gives its approval as for any other change, once; as many as decide make it so. With `raft` the
 //! one that leads does it. Both wait until the spare has caught up.
 
-use super::{Engine, Group, MemberAddress, clocks};
+mod replacing;
+mod shown;
+
+pub use replacing::watch;
+
+use super::{Engine, Group, MemberAddress, clocks, known_by, reach};
 use crate::roles::controller::config::GroupConfig;
 use crate::roles::names::member_name;
 use bytes::Bytes;
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 use weir_api::ApiError;
-use weir_api::types::{GroupMember, GroupReplaced, GroupSuspicion};
 use weir_base::codec::{decode, encode};
-use weir_controller::core::group::{Member, Roster, Spare, Step};
+use weir_controller::core::group::{Member, Roster, Spare};
 use weir_controller::driver::ControllerHandle;
 use weir_controller::quorum::ShareProof;
-use weir_controller::watch::{Act, Look, Watch};
 use weir_model::event::{SignedEvent, SourceId};
 use weir_model::group::{GroupWord, SPARES_MAX};
 
 /// How often a member looks at the others.
 const LOOK: Duration = Duration::from_millis(250);
-/// A longer time between two looks means that this process was stopped.
-const STOPPED: Duration = Duration::from_secs(2);
-/// How long nobody is suspected then.
-const AFTER_STOP: Duration = Duration::from_secs(5);
-/// A change that did not come about is tried again after so long.
-const AGAIN: Duration = Duration::from_secs(5);
 /// How long a new spare may take to catch up, and its name to be known.
 const SPARE_BOUND: Duration = Duration::from_secs(60);
 /// What a word of another controller begins with, among what they tell each other.
@@ -211,55 +208,6 @@ impl Group {
         }
     }
 
-    /// What is shown of the spares, the suspicions, and what was done.
-    pub(super) fn watched(
-        &self,
-        members: &mut Vec<GroupMember>,
-    ) -> (Vec<GroupSuspicion>, Vec<GroupReplaced>) {
-        let Some(handle) = self.handle() else { return (Vec::new(), Vec::new()) };
-        let (words, (_, roster), now_ms) =
-            (handle.group_words(), self.roster(&handle), handle.published().now_ms);
-        for (id, spare) in words.spares(&roster) {
-            if let Some(known) = members.iter_mut().find(|member| member.id == id) {
-                known.spare = true;
-                continue;
-            }
-            let MemberAddress { replica, api, session } = MemberAddress::read(&spare.address);
-            let (lag, silent_ms) = self.spare_lag(id);
-            members.push(GroupMember {
-                id,
-                voter: false,
-                replica,
-                api,
-                session,
-                lag,
-                silent_ms,
-                unreached: None,
-                spare: true,
-            });
-        }
-        members.sort_by_key(|member| member.id);
-        let rests_ms = words.rests_until_ms(&roster, handle.source());
-        let suspicion = |one: weir_controller::core::group::Suspected| GroupSuspicion {
-            member: one.member,
-            lied: one.lied,
-            by: one.who,
-            since_ms: one.since_ms,
-            for_ms: now_ms.saturating_sub(one.since_ms),
-            due_in_ms: one.due_ms.map(|due_ms| due_ms.max(rests_ms).saturating_sub(now_ms)),
-        };
-        let replaced = |(at_ms, one): (u64, weir_model::group::Replaced)| GroupReplaced {
-            member: one.out,
-            spare: one.by,
-            because: one.because.as_str().to_string(),
-            by: one.who,
-            at_ms,
-            ago_ms: now_ms.saturating_sub(at_ms),
-        };
-        let suspicions = words.suspected(&roster).into_iter().map(suspicion).collect();
-        (suspicions, words.replaced(&roster, handle.source()).into_iter().map(replaced).collect())
-    }
-
     /// How far a spare is that is not in the order's own list.
     fn spare_lag(&self, id: u64) -> (Option<u64>, Option<u64>) {
         let Engine::Bft(order) = &self.engine else { return (None, None) };
@@ -272,11 +220,34 @@ impl Group {
         }
     }
 
+    /// Makes a controller that is there a spare.
+    pub(super) async fn add_as_spare(
+        &self,
+        id: u64,
+        key: Option<&str>,
+        address: &MemberAddress,
+    ) -> Result<(), ApiError> {
+        let key = match &self.engine {
+            Engine::Raft(order) => {
+                let probed = order.engine().probe(id, address.to_string()).await;
+                probed.map_err(|error| self.refused(error))?;
+                None
+            }
+            Engine::Bft(_) => {
+                let member = known_by(key, address)?;
+                let id = u32::try_from(id).map_err(|error| ApiError::invalid(error.to_string()))?;
+                reach(id, address).await?;
+                Some(member.key)
+            }
+        };
+        self.add_spare(id, Spare { key, address: address.to_string() }).await
+    }
+
     /// Makes a controller a spare, with this one's word; returns when it is one and has caught up.
     ///
     /// # Errors
     /// What is wrong with it, or that others do not say so.
-    pub async fn add_spare(&self, id: u64, spare: Spare) -> Result<(), ApiError> {
+    async fn add_spare(&self, id: u64, spare: Spare) -> Result<(), ApiError> {
         let handle = &self.ready()?;
         let (_, roster) = self.roster(handle);
         if roster.members.contains_key(&id) {
@@ -388,197 +359,3 @@ const TELL_BYTES_MAX: usize = 64 << 10;
 const SILENT_MS: u64 = 3_000;
 /// Entries up to which a spare of raft has caught up: some are always on their way.
 const CAUGHT_UP_ENTRIES: u64 = 64;
-
-/// The change that is under way.
-struct Doing {
-    number: u64,
-    step: Step,
-    tried: Instant,
-    failed: Arc<OnceLock<()>>,
-}
-
-/// Lets the controller go when the watch is ended.
-struct Ends<'w>(&'w Watching);
-
-impl Drop for Ends<'_> {
-    fn drop(&mut self) {
-        *locked(&self.0.handle) = None;
-    }
-}
-
-/// Watches over the other members. Never ends.
-pub async fn watch(group: &Group, handle: &ControllerHandle) {
-    *locked(&group.watching.handle) = Some(handle.clone());
-    let _ends = Ends(&group.watching);
-    let own = group.engine.id();
-    let mut watch = Watch::new(own, source(own), group.watching.after_ms, group.watching.spares.clone());
-    let (begun, mut looked, mut trusts_until) = (Instant::now(), Instant::now(), Instant::now() + AFTER_STOP);
-    let mut doing: Option<Doing> = None;
-    let mut added: BTreeMap<u64, Instant> = BTreeMap::new();
-    loop {
-        tokio::time::sleep(LOOK).await;
-        let now = Instant::now();
-        if now.saturating_duration_since(looked) > STOPPED {
-            locked(&group.watching.heard).clear();
-            trusts_until = now + AFTER_STOP;
-        }
-        looked = now;
-        let (words, (number, roster)) = (handle.group_words(), group.roster(handle));
-        if roster.members.is_empty() {
-            continue;
-        }
-        let spares = words.spares(&roster);
-        group.keep_spares(handle, &spares);
-        add_learners(group, handle, &spares, &mut added).await;
-        let silent_ms = group.silent_ms(&spares, now);
-        let proofs = found(group);
-        let convicts = |member: u64, key: &[u8; 32], proof: &[u8]| convicts(handle, member, key, proof);
-        let nobody = BTreeMap::new();
-        let Act { say, step, done } = watch.look(&Look {
-            now_ms: now.saturating_duration_since(begun).as_millis() as u64,
-            ordered_ms: handle.published().now_ms.max(handle.time().ordered_ms()),
-            words: &words,
-            roster: &roster,
-            number,
-            silent_ms: if now < trusts_until { &nobody } else { &silent_ms },
-            proofs: &proofs,
-            convicts: &convicts,
-        });
-        for word in say {
-            tell(&word);
-            group.say(handle, word);
-        }
-        if let Some(done) = done {
-            let (member, spare, because) = (done.out, done.by, done.because.as_str());
-            tracing::warn!(member, spare, because, by = ?done.who, "a controller was replaced, or removed, by the word of others");
-        }
-        carry_out(group, handle, (number, step), &mut doing).await;
-    }
-}
-
-fn tell(word: &GroupWord) {
-    match word {
-        GroupWord::Suspects { member, .. } => {
-            tracing::warn!(member, "a controller is suspected: it is not heard")
-        }
-        GroupWord::Trusts { member } => tracing::info!(member, "a controller is heard again"),
-        GroupWord::Convicts { member, .. } => tracing::warn!(member, "a controller is proven to have lied"),
-        GroupWord::Spare { id, .. } => tracing::info!(id, "a controller is named as a spare"),
-        GroupWord::NoSpare { id } => tracing::info!(id, "a controller is no spare any more"),
-        GroupWord::Replaced(_) => {}
-    }
-}
-
-/// Proofs that this member found itself.
-fn found(group: &Group) -> Vec<(u64, [u8; 32], Vec<u8>)> {
-    let mut proofs = locked(&group.watching.proofs).clone();
-    if let (Some(members), Some(handle)) = (&group.members, group.handle()) {
-        for proof in &members.status().proofs {
-            let bytes = proof.encode();
-            if let Some((member, key)) = ShareProof::convicts(&bytes, &handle.group_keys()) {
-                proofs.push((u64::from(member), key, [&[SHARE], bytes.as_slice()].concat()));
-            }
-        }
-    }
-    proofs
-}
-
-/// With `raft`, the one that leads takes spares into the order's list, without a vote.
-async fn add_learners(
-    group: &Group,
-    handle: &ControllerHandle,
-    spares: &BTreeMap<u64, Spare>,
-    added: &mut BTreeMap<u64, Instant>,
-) {
-    let Engine::Raft(order) = &group.engine else { return };
-    added.retain(|id, _| spares.contains_key(id));
-    if !handle.leads() || group.is_free_to_change().is_err() {
-        return;
-    }
-    let (status, leaving) = (order.engine().replica_status(), locked(&group.watching.leaving).clone());
-    for (id, spare) in spares {
-        let is_in = status.learners.get(id) == Some(&spare.address) || status.voters.contains_key(id);
-        let is_early = added.get(id).is_some_and(|tried| tried.elapsed() < AGAIN);
-        if is_in || is_early || leaving.contains(id) {
-            continue;
-        }
-        added.insert(*id, Instant::now());
-        let (id, address) = (*id, spare.address.clone());
-        let moved = status.learners.contains_key(&id);
-        let change = match moved {
-            true => weir_raft::Change::Remove { id },
-            false => weir_raft::Change::AddLearner { id, address },
-        };
-        if let Err(error) = order.engine().change(change).await {
-            tracing::warn!(id, %error, "a spare is not taken into the group yet");
-        }
-    }
-}
-
-/// Does what this member agrees to.
-async fn carry_out(
-    group: &Group,
-    handle: &ControllerHandle,
-    (number, step): (u64, Option<Step>),
-    doing: &mut Option<Doing>,
-) {
-    let Some(step) = step else {
-        if let (Some(_), Engine::Bft(order)) = (doing.take(), &group.engine) {
-            order.give_up_change();
-        }
-        return;
-    };
-    // Whose promises count must not change while an entry is waited for.
-    if group.is_free_to_change().is_err() {
-        return;
-    }
-    let is_same =
-        |doing: &Doing| doing.number == number && doing.step.out == step.out && doing.step.by == step.by;
-    let is_open = |doing: &Doing| doing.failed.get().is_none() || doing.tried.elapsed() < AGAIN;
-    let known = doing.as_ref().is_some_and(is_same);
-    if known && doing.as_ref().is_some_and(is_open) {
-        return;
-    }
-    if !known {
-        let (member, spare, because) = (step.out, step.by.as_ref().map(|(id, _)| *id), step.because.as_str());
-        tracing::warn!(member, spare, because, by = ?step.who, "a controller is to be replaced, or removed, by the word of others");
-    }
-    let failed: Arc<OnceLock<()>> = Arc::default();
-    *doing = Some(Doing { number, step: step.clone(), tried: Instant::now(), failed: failed.clone() });
-    match &group.engine {
-        Engine::Bft(order) => {
-            let id_of = |id: u64| u32::try_from(id).ok();
-            let change = match &step.by {
-                None => id_of(step.out).map(|id| weir_bft::Change::Remove { id }),
-                Some((id, spare)) => (|| {
-                    let (key, address) = (spare.key?, spare.address.clone());
-                    let member = weir_bft::Member { key, address };
-                    Some(weir_bft::Change::Replace { out: id_of(step.out)?, id: id_of(*id)?, member })
-                })(),
-            };
-            let Some(change) = change else { return };
-            let done = Box::new(move |result: Result<(), weir_bft::Error>| {
-                if let Err(error) = result {
-                    tracing::warn!(%error, "a controller is not replaced yet");
-                    // Set once.
-                    let _first = failed.set(());
-                }
-            });
-            order.engine().change(change, done);
-        }
-        Engine::Raft(order) => {
-            // Tried again until it is so, by whoever leads.
-            let _open = failed.set(());
-            if !handle.leads() {
-                return;
-            }
-            let change = match step.by {
-                Some((id, _)) => weir_raft::Change::Replace { out: step.out, id },
-                None => weir_raft::Change::Remove { id: step.out },
-            };
-            if let Err(error) = order.engine().change(change).await {
-                tracing::warn!(%error, "a controller is not replaced yet");
-            }
-        }
-    }
-}
