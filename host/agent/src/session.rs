@@ -14,7 +14,7 @@
 //!   can keep the next session from coming about.
 //! - Answers of the switch go only to the session that asked: what a former session asked is dropped.
 //! - When control is gone nothing is sent to the switch: it keeps what it has (fail static).
-//! - What a controller can make this host do for nothing is bounded: `conduct`.
+//! - What a controller can make this host do for nothing is bounded: `conduct`. Who is left alone for it is told to the others: [`told`].
 
 mod conduct;
 pub mod driver;
@@ -25,12 +25,15 @@ pub mod rotation;
 pub mod shares;
 mod stream;
 pub mod tls;
+pub mod told;
 
 use conduct::Conduct;
 use std::collections::{BTreeMap, VecDeque};
 use std::net::IpAddr;
+use told::Ended;
 use weir_model::Label;
 use weir_model::event::Role;
+use weir_model::group::BadConduct;
 use weir_model::local::{Answer, FromSwitch, Question, ToSwitch};
 use weir_model::session::{PROTOCOL, STATE_CHUNK_KEYS, StateDigest, ToActuator, ToController};
 use weir_model::signed::{HeaderEndorsement, HeaderShare, SignedAcks, UnsignedUpdates};
@@ -126,6 +129,8 @@ pub enum Output {
     },
     /// End the connection to the switch and make a new one; `SwitchDown` follows.
     ResetSwitch,
+    /// The session ended for what came on it.
+    BadConduct(Ended),
     /// Something that a person should read.
     Report(Report),
 }
@@ -337,7 +342,7 @@ impl Session {
             }
             Input::Garbage(reason) => {
                 if !matches!(self.phase, Phase::NoSwitch | Phase::Waiting { .. }) {
-                    self.lose_for_conduct(now_ms, reason, out);
+                    self.lose_for_conduct(now_ms, BadConduct::Garbage, reason, out);
                 }
             }
             Input::FromController(frame) => self.controller_says(now_ms, frame, out),
@@ -439,12 +444,14 @@ impl Session {
             out.push(Output::Close);
             let reason =
                 "it sends forged updates, or forged shares of signatures, again and again".to_owned();
-            self.lose_for_conduct(now_ms, reason, out);
+            self.lose_for_conduct(now_ms, BadConduct::Forgeries, reason, out);
         }
     }
 
-    fn lose_for_conduct(&mut self, now_ms: u64, reason: String, out: &mut Vec<Output>) {
+    fn lose_for_conduct(&mut self, now_ms: u64, what: BadConduct, reason: String, out: &mut Vec<Output>) {
         self.counters.bad_conduct += 1;
+        let Counters { bad_conduct: ended, forgeries, .. } = self.counters;
+        out.push(Output::BadConduct(Ended { what, ended, forgeries }));
         let wait_ms = self.conduct.ends(now_ms);
         self.lose_for(now_ms, wait_ms, reason, out);
     }
