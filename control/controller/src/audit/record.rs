@@ -357,6 +357,25 @@ impl EventRecord {
 }
 
 impl Record {
+    /// The words of all kinds.
+    pub const KINDS: [&str; 15] = [
+        "began",
+        "event",
+        "repair",
+        "batch",
+        "signed",
+        "acks",
+        "keys",
+        "fault",
+        "too-large",
+        "reached",
+        "took-over",
+        "contradiction",
+        "misdeed",
+        "set-aside",
+        "left-out",
+    ];
+
     /// The record itself, or what is kept of one of more than `bytes_max`, and its size.
     pub fn bounded(self, bytes_max: usize) -> (Record, usize) {
         let size = encoded_bytes(&self);

@@ -139,23 +139,9 @@ fn print_lines(lines: &VecDeque<Line>) {
 
 impl List {
     fn run(self, connect: impl Fn() -> Result<Client, Failure>) -> Result<ExitCode, Failure> {
-        const KINDS: [&str; 13] = [
-            "began",
-            "event",
-            "repair",
-            "batch",
-            "signed",
-            "acks",
-            "keys",
-            "fault",
-            "reached",
-            "took-over",
-            "too-large",
-            "contradiction",
-            "misdeed",
-        ];
-        if let Some(unknown) = self.kind.iter().find(|kind| !KINDS.contains(&kind.as_str())) {
-            return Err(Failure::Input(format!("--kind: '{unknown}' is none: use {}", KINDS.join(", "))));
+        if let Some(unknown) = self.kind.iter().find(|kind| !Record::KINDS.contains(&kind.as_str())) {
+            let known = Record::KINDS.join(", ");
+            return Err(Failure::Input(format!("--kind: '{unknown}' is none: use {known}")));
         }
         let mut lines: VecDeque<Line> = VecDeque::new();
         let mut chain = Chain::of(&self.whose, connect)?;
