@@ -14,6 +14,8 @@
 //! - The digest is over contents, not over versions alone, for the same reason.
 //! - A frame costs one signature check at most, and none where it is wrong by itself or says what is in force (attack ii of the
 //!   paper's 2.7.6: forgeries at line rate).
+//! - A key that the trusted one named takes its place with the first update under it, for good: the journal has it. From its epoch on the key
+//!   before signs nothing here ([`weir_model::conversion`]).
 //! - A batch is proven by the group's key, or by enough of the controllers in force here, each with its own key
 //!   ([`crate::endorsement`]). Who these are only the group's key says.
 //!
@@ -26,6 +28,7 @@ use std::io;
 use std::path::Path;
 use weir_base::codec::{decode, encode};
 use weir_base::journal::Journal;
+use weir_model::conversion::Succession;
 use weir_model::session::StateDigest;
 use weir_model::signed::{BatchHeader, GroupSignature, SignedHeader, SignedUpdates};
 use weir_model::update::Refusal;
@@ -133,6 +136,8 @@ enum Record {
     Applied(SignedHeader, Update),
     /// State that compaction keeps besides the entries.
     Floor { floor: Version, epoch: u64 },
+    /// The same of a key that took the place of the one that the actuator was given.
+    Succeeded(Succession),
 }
 
 fn is_endorsed(header: &SignedHeader) -> bool {
@@ -244,6 +249,10 @@ impl Gate {
             Record::Floor { floor, epoch } => {
                 self.floor = self.floor.max(floor);
                 self.epoch = self.epoch.max(epoch);
+                Ok(None)
+            }
+            Record::Succeeded(succession) => {
+                self.verifier.follow(&succession);
                 Ok(None)
             }
         }
@@ -375,6 +384,9 @@ impl Gate {
 
     fn install(&mut self, header: SignedHeader, update: Update) {
         self.epoch = self.epoch.max(header.header.epoch);
+        if let GroupSignature::Succeeded(by) = &header.signature {
+            self.verifier.follow(&by.succession);
+        }
         let content = content_digest(&update.key, update.version, &update.change);
         let entry = match update.change {
             Change::Put(entry) => Some(entry),
@@ -415,7 +427,10 @@ impl Gate {
     fn compact(&mut self) -> io::Result<()> {
         self.assert_sums();
         let floor = encode(&Record::Floor { floor: self.floor, epoch: self.epoch });
+        let succeeded =
+            self.verifier.successor().map(|succession| encode(&Record::Succeeded(succession.clone())));
         let records: Vec<Vec<u8>> = std::iter::once(floor)
+            .chain(succeeded)
             .chain(self.in_force.iter().map(|(key, value)| {
                 let change = value.entry.clone().map_or(Change::Delete, Change::Put);
                 let update = Update {

@@ -41,7 +41,7 @@ use crate::core::{Core, Output, To};
 use crate::evidence::Evidence;
 use crate::journal::{Journal, Write, Written};
 use crate::lock::locked;
-use crate::members::{Change, Link};
+use crate::members::{Change, Link, Member};
 use crate::rest::{REST_AFTER_MS, Rest};
 use crate::settings::Settings;
 use crate::turns::Turns;
@@ -108,6 +108,7 @@ enum Command {
     Tell { to: u32, bytes: Bytes },
     Change { change: Change, done: ChangeDone },
     GiveUpChange,
+    Spares { spares: BTreeMap<u32, Member> },
     Saved,
 }
 
@@ -421,6 +422,7 @@ impl Run {
             }
             Command::Change { change, done } => self.change(change, done),
             Command::GiveUpChange => self.give_up_change(),
+            Command::Spares { spares } => self.set_spares(spares),
             Command::Saved => self.forget(),
         }
     }

@@ -144,6 +144,7 @@ fn records_of_the_audit_keep_their_bytes() {
             promises: vec![(1, [3; 32], Signature { r: [1; 32], s: [2; 32] })],
         })),
     ];
+    assert!(records.iter().all(|record| Record::KINDS.contains(&record.kind())));
     let hashes = records.map(|record| hash(&encode(&record)));
     let wanted = [
         "a7aa6d0bfbadd65f",

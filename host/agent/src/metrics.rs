@@ -4,6 +4,7 @@
 //! the process lives; gauges say how things are now.
 
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
 use weir_base::exposition::{Exposition, Kind};
 
 /// A number that many tasks change.
@@ -32,12 +33,39 @@ impl Number {
     }
 }
 
+/// Upper ends of the parts of [`Times`] but the last, seconds.
+const TIMES_S: [f64; 9] = [0.000_1, 0.000_5, 0.001, 0.002, 0.005, 0.01, 0.05, 0.5, 5.0];
+
+/// How often something took how long.
+#[derive(Debug, Default)]
+pub struct Times {
+    counts: [AtomicU64; TIMES_S.len() + 1],
+    total_ns: AtomicU64,
+}
+
+impl Times {
+    /// One more that took so long.
+    pub fn took(&self, time: Duration) {
+        let part = TIMES_S.partition_point(|bound| *bound < time.as_secs_f64());
+        self.counts[part].fetch_add(1, Ordering::Relaxed);
+        self.total_ns.fetch_add(u64::try_from(time.as_nanos()).unwrap_or(u64::MAX), Ordering::Relaxed);
+    }
+
+    fn put(&self, text: &mut Exposition, name: &str, help: &str) {
+        let counts: Vec<u64> = self.counts.iter().map(|count| count.load(Ordering::Relaxed)).collect();
+        let sum_s = self.total_ns.load(Ordering::Relaxed) as f64 / 1e9;
+        text.histogram(name, help, &[], &TIMES_S, &counts, sum_s);
+    }
+}
+
 macro_rules! metrics {
     ($($field:ident: $kind:ident $name:literal $labels:literal, $help:literal;)*) => {
         /// All counters and gauges of an agent.
         #[derive(Debug, Default)]
         pub struct Metrics {
             $(#[doc = $help] pub $field: Number,)*
+            /// How long updates of a batch waited here for a quorum of controllers.
+            pub quorum: Times,
         }
 
         impl Metrics {
@@ -63,6 +91,7 @@ metrics! {
     session_questions_expired: Counter "weir_agent_session_questions_expired_total" "", "Questions that the switch did not answer in time.";
     session_switch_resets: Counter "weir_agent_session_switch_resets_total" "", "Connections to the switch ended because it did not tell its state.";
     session_forgeries: Counter "weir_agent_session_forgeries_total" "", "Frames of updates, shares and endorsements of controllers that were forged.";
+    session_conduct_reports: Counter "weir_agent_session_conduct_reports_total" "", "Reports to the other controllers of one whose session was ended for what it sent.";
     session_bad_conduct: Counter "weir_agent_session_bad_conduct_total" "", "Streams ended because of what the controller sent: forgeries again and again, and what is no frame.";
     session_states_delayed: Counter "weir_agent_session_states_delayed_total" "", "Requests for the whole state that came too fast and were served later.";
     session_paced: Counter "weir_agent_session_paced_total" "", "Times that a controller's stream was not read for a moment because it brought too much.";
@@ -148,6 +177,8 @@ impl Metrics {
             let labels: Vec<(&str, &str)> = labels.split(',').filter_map(label).collect();
             text.put(name, kind, help, &labels, value as f64);
         }
+        let help = "Time from the first update of a batch to enough controllers' word for it; 0 where it comes with the group's signature.";
+        self.quorum.put(&mut text, "weir_agent_quorum_seconds", help);
         text.text()
     }
 }

@@ -1,7 +1,8 @@
 //! The word of this actuator's identity in its certificate: [`weir_trust::owner`].
 //!
 //! Invariant
-//! - A certificate that has it is followed only by one that has it: a controller that lies could give one without, which no other controller takes.
+//! - A certificate that has it is followed only by one that has it, and so is a key that is changed: a controller that lies could give one without, which
+//!   no other controller takes.
 
 use crate::AgentError;
 use sha2::{Digest as _, Sha256};

@@ -14,18 +14,20 @@
 //!   can keep the next session from coming about.
 //! - Answers of the switch go only to the session that asked: what a former session asked is dropped.
 //! - When control is gone nothing is sent to the switch: it keeps what it has (fail static).
-//! - What a controller can make this host do for nothing is bounded: `conduct`.
+//! - What a controller can make this host do for nothing is bounded: `conduct`. Who is left alone for it is told to the others: [`told`].
 
 mod conduct;
 mod counters;
 pub mod driver;
 pub mod given;
+pub mod quorum;
 pub mod renewal;
 pub mod rotation;
 pub mod shares;
 mod step;
 mod stream;
 pub mod tls;
+pub mod told;
 
 pub use counters::Counters;
 pub use step::{Input, Output, Report};
@@ -33,8 +35,10 @@ pub use step::{Input, Output, Report};
 use conduct::Conduct;
 use std::collections::{BTreeMap, VecDeque};
 use std::net::IpAddr;
+use told::Ended;
 use weir_model::Label;
 use weir_model::event::Role;
+use weir_model::group::BadConduct;
 use weir_model::local::{Answer, FromSwitch, Question, ToSwitch};
 use weir_model::session::{PROTOCOL, STATE_CHUNK_KEYS, StateDigest, ToActuator, ToController};
 use weir_model::signed::SignedAcks;
@@ -205,7 +209,7 @@ impl Session {
             }
             Input::Garbage(reason) => {
                 if !matches!(self.phase, Phase::NoSwitch | Phase::Waiting { .. }) {
-                    self.lose_for_conduct(now_ms, reason, out);
+                    self.lose_for_conduct(now_ms, BadConduct::Garbage, reason, out);
                 }
             }
             Input::FromController(frame) => self.controller_says(now_ms, frame, out),
@@ -307,12 +311,14 @@ impl Session {
             out.push(Output::Close);
             let reason =
                 "it sends forged updates, or forged shares of signatures, again and again".to_owned();
-            self.lose_for_conduct(now_ms, reason, out);
+            self.lose_for_conduct(now_ms, BadConduct::Forgeries, reason, out);
         }
     }
 
-    fn lose_for_conduct(&mut self, now_ms: u64, reason: String, out: &mut Vec<Output>) {
+    fn lose_for_conduct(&mut self, now_ms: u64, what: BadConduct, reason: String, out: &mut Vec<Output>) {
         self.counters.bad_conduct += 1;
+        let Counters { bad_conduct: ended, forgeries, .. } = self.counters;
+        out.push(Output::BadConduct(Ended { what, ended, forgeries }));
         let wait_ms = self.conduct.ends(now_ms);
         self.lose_for(now_ms, wait_ms, reason, out);
     }

@@ -98,6 +98,9 @@ impl Backend for Rote {
     fn add_member(&self, _: Caller, _: AddMember) -> Reply<'_, ()> {
         Box::pin(async { Err(ApiError::not_found("this controller is alone")) })
     }
+    fn convert(&self, _: Caller, _: ConvertRequest) -> Reply<'_, ConvertResponse> {
+        Box::pin(async { Err(ApiError::conflict("this controller is in a group")) })
+    }
     fn remove_member(&self, _: u64) -> Reply<'_, ()> {
         Box::pin(async { Err(ApiError::not_found("this controller is alone")) })
     }

@@ -18,11 +18,14 @@ mod chaos;
 mod checker;
 mod cli;
 mod clocks;
+mod consistency;
+mod convert;
 mod crashes;
 mod domains;
 mod doors;
 mod echo;
 mod endorsed;
+mod estate;
 mod extra;
 mod filewall;
 /// A member that floods hosts, shared with the bench of attacks.
@@ -48,6 +51,7 @@ mod revoked;
 mod rot;
 mod set_aside;
 mod seven;
+mod spare;
 mod store;
 mod tools;
 /// A member that betrays its group, shared with the order's own tests.

@@ -303,7 +303,7 @@ fn several_approve(lab: &Lab, traitor: &str) {
     let gone = ["delete", "firewall-rule", "red/icmp", "--yes"];
     let id = asks(lab, &gone);
     let digest = weir_model::join::from_hex::<32>(&id).unwrap();
-    assert!(there() && lab.ok(&["approvals", "show", &id[..12]]).contains("- firewall-rule red/icmp"));
+    assert!(there() && lab.ok(&["approvals", "show", &id[..12]]).contains("- firewall-rule/red/icmp"));
 
     // The traitor's own word, the author's own once more, a copy for another request, one that is over.
     let key = lab.operator().unwrap();

@@ -1,3 +1,5 @@
+mod succession;
+
 use super::*;
 use crate::batch::{SingleSigner, frames, sign_batch};
 use crate::identity::KeyPair;

@@ -16,6 +16,8 @@
 //!   never has one quorum set aside what another one carried out.
 //! - A promise is durable before it is signed: [`Aside::consider`] gives the case to keep, and nothing of it is told before
 //!   [`Aside::keep`].
+//! - Others' promises are kept with the own one, or when there are enough of them, and are else as good as what was heard: so a member that
+//!   promises whatever it likes fills nobody's disk.
 //! - Promises of those count who were members when the entry was ordered ([`Electorate`]).
 //!
 //! Here is no clock, disk or socket: see `driver::aside`.
@@ -219,7 +221,7 @@ pub enum Waits {
 pub struct Considered {
     /// What is known now.
     pub case: Case,
-    /// Whether that is more than is kept.
+    /// Whether that is more than is kept, and is to be.
     pub changed: bool,
     /// Why it still waits; none: it is agreed.
     pub waits: Option<Waits>,
@@ -344,11 +346,8 @@ impl Aside {
         case.agreed = have >= who.quorum;
         let few = Waits::Few { have, need: who.quorum };
         let waits = (!case.agreed).then(|| problem.unwrap_or(few));
-        Considered {
-            changed: before != Some(&case) && (!case.promises.is_empty() || case.word.is_some()),
-            case,
-            waits,
-        }
+        let is_to_keep = case.agreed || case.promises.contains_key(&me);
+        Considered { changed: is_to_keep && before != Some(&case), case, waits }
     }
 
     /// Why this member does not promise, if so.

@@ -102,6 +102,32 @@ fn a_member_that_nobody_told_needs_all_others_or_believes_one() {
     assert!(shown.case.agreed && !shown.case.promises.contains_key(&1), "the other three are enough");
 }
 
+/// One of four promises never to carry out whatever is ordered: those whom nobody told keep nothing of it, and there is room for what an
+/// operator says later.
+#[test]
+fn who_promises_whatever_it_likes_fills_nobodys_disk() {
+    let who = electorate(4, true);
+    let mut aside = Aside::default();
+    for index in 1..=2 * CASES_MAX as u64 {
+        let entry = name(index, 1);
+        assert!(aside.hear(4, promised(4, entry)).is_none());
+        let considered = look(&aside, 1, entry, &who, None, Carried::No);
+        assert_eq!((considered.waits, considered.changed), (Some(Waits::Untold), false));
+        assert_eq!(considered.case.promises.len(), 1, "it is a promise");
+    }
+    for index in 1..=CASES_MAX as u64 {
+        let entry = name(index, 1);
+        let told = look(&aside, 1, entry, &who, Some(&wish(entry)), Carried::No);
+        assert!(told.changed && told.case.promises.contains_key(&1), "{index}");
+        aside.keep(told.case);
+    }
+    let more = name(CASES_MAX as u64 + 1, 1);
+    let more = look(&aside, 1, more, &who, Some(&wish(more)), Carried::No);
+    assert_eq!((more.waits, more.changed), (Some(Waits::TooMany), false));
+    let last = aside.case(&name(CASES_MAX as u64, 1)).unwrap();
+    assert!(aside.with(last).len() < KEPT_BYTES_MAX);
+}
+
 #[test]
 fn who_has_carried_it_out_or_does_not_know_promises_nothing() {
     let (who, entry) = (electorate(3, false), name(7, 1));

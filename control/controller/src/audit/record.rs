@@ -297,6 +297,9 @@ pub fn kind_of(body: &EventBody) -> &'static str {
         EventBody::JoinedBy(_) => "joined",
         EventBody::Approval(_) => "approval",
         EventBody::Rule(_) => "rule",
+        EventBody::Converted(_) => "converted",
+        EventBody::Group(_) => "group",
+        EventBody::Conduct(_) => "conduct",
     }
 }
 
@@ -354,6 +357,25 @@ impl EventRecord {
 }
 
 impl Record {
+    /// The words of all kinds.
+    pub const KINDS: [&str; 15] = [
+        "began",
+        "event",
+        "repair",
+        "batch",
+        "signed",
+        "acks",
+        "keys",
+        "fault",
+        "too-large",
+        "reached",
+        "took-over",
+        "contradiction",
+        "misdeed",
+        "set-aside",
+        "left-out",
+    ];
+
     /// The record itself, or what is kept of one of more than `bytes_max`, and its size.
     pub fn bounded(self, bytes_max: usize) -> (Record, usize) {
         let size = encoded_bytes(&self);

@@ -1,7 +1,7 @@
 //! Requests that wait for the word of several operators (rows R4, R12). What needs how many is [`weir_model::approval`].
 //!
 //! A request that needs more than its author is ordered like any other; its author's signature, number and time are looked at then. It changes
-//! nothing but a row of one table, with the whole of it. Each approval is a request of its own, with the digest of the one that it is about,
+//! nothing but a row of two tables: what is known of it, and the whole of it. Each approval is a request of its own, with the digest of the one that it is about,
 //! so copies, late ones and forged ones are worth what they are worth for any request: nothing. The event of the last approval is
 //! decided on as the request that it approves, as things are then: where that is rejected, it is gone, and is asked anew.
 //!
@@ -11,7 +11,7 @@
 //! - The needs in force when the last one says so are what counts, not those of the beginning.
 //! - Who the operators are, and the needs, change by as many admins as the kind that needs most. There are always as many operators as any
 //!   kind needs.
-//! - Bounded: [`WAITING_MAX`] requests, [`WAITING_OF_MAX`] of one author, each for the time that the needs say, each of at most a value of the store.
+//! - Bounded: [`WAITING_MAX`] requests, [`WAITING_OF_MAX`] of one author, each for the time that the needs say, each of at most [`WAITING_BYTES_MAX`].
 //!   No controller makes one: each carries an operator's signature.
 
 use super::operators::{Operators, rows};
@@ -22,22 +22,26 @@ use weir_model::Version;
 use weir_model::approval::{Approval, Need, Needs};
 use weir_model::event::{Event, EventBody, Said, SourceId};
 use weir_model::operator::OperatorRole;
-use weir_store::{Rejection, Store, View};
+use weir_store::{Rejection, Store, VALUE_BYTES_MAX, View};
 
-/// Table of the requests that wait, by digest, and of the needs, under [`NEEDS`]; the watch feed leaves it out.
+/// Table of what is known of the requests that wait, by digest, and of the needs, under [`NEEDS`]; the watch feed leaves it out.
 pub const APPROVALS_TABLE: &str = "approvals";
+/// Table of the requests themselves, by digest: they may be long, and are read only where they are decided on or shown.
+pub const WAITING_TABLE: &str = "approvals-waiting";
 /// Most requests that wait.
 pub const WAITING_MAX: usize = 64;
 /// Most of one author.
 pub const WAITING_OF_MAX: usize = 16;
+/// Most bytes of one, as it was signed: a value of the store.
+pub const WAITING_BYTES_MAX: usize = VALUE_BYTES_MAX;
 /// Key of the needs. No digest is that short.
 const NEEDS: &[u8] = b"needs";
 
-/// A request that waits.
+/// What is known of a request that waits.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Waiting {
-    /// All of it.
-    pub said: Said,
+    /// Who asked.
+    pub author: SourceId,
     /// At which version it was ordered.
     pub version: Version,
     /// Wall time by the order at which it was ordered, milliseconds of the Unix epoch.
@@ -52,7 +56,7 @@ impl Waiting {
     /// Who of those that have said so counts for a need: the author and those who approved, who are operators of that role now.
     pub fn counted(&self, operators: &Operators, need: Need) -> Vec<SourceId> {
         let counts = |who: &&SourceId| operators.row(who).is_some_and(|row| row.role >= need.role);
-        std::iter::once(self.said.author()).chain(&self.approved_by).filter(counts).cloned().collect()
+        std::iter::once(&self.author).chain(&self.approved_by).filter(counts).cloned().collect()
     }
 
     /// Whether it waits no longer, at this wall time; 0: no time is known.
@@ -67,9 +71,10 @@ pub fn needs(store: &Store) -> Needs {
     cell.and_then(|cell| decode(&cell.value).ok()).unwrap_or_default()
 }
 
-/// The request with a digest that waits, over or not.
-pub fn waiting(store: &Store, digest: &[u8; 32]) -> Option<Waiting> {
-    decode(&store.get(APPROVALS_TABLE, digest)?.value).ok()
+/// The request with a digest that waits, over or not, and all of it.
+pub fn waiting(store: &Store, digest: &[u8; 32]) -> Option<(Waiting, Said)> {
+    let waiting = decode(&store.get(APPROVALS_TABLE, digest)?.value).ok()?;
+    Some((waiting, decode(&store.get(WAITING_TABLE, digest)?.value).ok()?))
 }
 
 /// All that wait at this wall time, by digest.
@@ -91,13 +96,20 @@ fn needs_of(view: &View<'_>) -> Needs {
     view.get(APPROVALS_TABLE, NEEDS).and_then(|cell| decode(&cell).ok()).unwrap_or_default()
 }
 
-fn of_view(view: &View<'_>, digest: &[u8; 32]) -> Option<Waiting> {
-    view.get(APPROVALS_TABLE, digest).and_then(|cell| decode(&cell).ok())
+fn of_view(view: &View<'_>, digest: &[u8; 32]) -> Option<(Waiting, Said)> {
+    let waiting = decode(&view.get(APPROVALS_TABLE, digest)?).ok()?;
+    Some((waiting, decode(&view.get(WAITING_TABLE, digest)?).ok()?))
 }
 
 fn all_of(view: &View<'_>) -> Vec<(Vec<u8>, Waiting)> {
     let cells = view.scan(APPROVALS_TABLE, b"").into_iter().filter(|(key, _)| key != NEEDS);
     cells.filter_map(|(key, value)| Some((key, decode(&value).ok()?))).collect()
+}
+
+/// It waits no longer.
+fn forget(view: &mut View<'_>, digest: &[u8]) {
+    view.delete(APPROVALS_TABLE, digest);
+    view.delete(WAITING_TABLE, digest);
 }
 
 /// What becomes of an operator's request.
@@ -141,11 +153,11 @@ fn wait<'a>(view: &mut View<'_>, by: &By<'_>, said: &Said, digest: &[u8; 32]) ->
     let (mut count, mut own) = (0, 0);
     for (key, waiting) in all_of(view) {
         if waiting.is_over(by.wall_ms) {
-            view.delete(APPROVALS_TABLE, &key);
+            forget(view, &key);
             continue;
         }
         count += 1;
-        own += usize::from(waiting.said.author() == said.author());
+        own += usize::from(waiting.author == *said.author());
     }
     if own >= WAITING_OF_MAX {
         return Err(Rejection::limit(
@@ -157,29 +169,36 @@ fn wait<'a>(view: &mut View<'_>, by: &By<'_>, said: &Said, digest: &[u8; 32]) ->
     if count >= WAITING_MAX {
         return Err(Rejection::limit("requests that wait for approval", count + 1, WAITING_MAX));
     }
+    let request = encode(said);
+    if request.len() > WAITING_BYTES_MAX {
+        let what = "bytes of a request that waits for approval";
+        return Err(Rejection::limit(what, request.len(), WAITING_BYTES_MAX));
+    }
     let wait_ms = u64::from(needs_of(view).wait_s) * 1_000;
     let waiting = Waiting {
-        said: said.clone(),
+        author: said.author().clone(),
         version: view.version(),
         since_ms: by.wall_ms,
         until_ms: by.wall_ms.saturating_add(wait_ms),
         approved_by: Vec::new(),
     };
     view.put(APPROVALS_TABLE, digest, encode(&waiting))?;
+    view.put(WAITING_TABLE, digest, request)?;
     Ok(Step::Noted)
 }
 
 /// The request that a word is about, and of whom it needs the word.
-fn found(view: &View<'_>, by: &By<'_>, of: &[u8; 32]) -> Result<(Waiting, Need), Rejection> {
-    let waiting = of_view(view, of).filter(|waiting| !waiting.is_over(by.wall_ms)).ok_or_else(|| {
+fn found(view: &View<'_>, by: &By<'_>, of: &[u8; 32]) -> Result<(Waiting, Said, Need), Rejection> {
+    let there = of_view(view, of).filter(|(waiting, _)| !waiting.is_over(by.wall_ms));
+    let (waiting, said) = there.ok_or_else(|| {
         refused(
             of,
             "no such request waits: it is done, refused or over ('weir approvals list' shows what waits)",
         )
     })?;
     let alone = Need { approvals: 1, role: OperatorRole::Operator };
-    let need = needs_of(view).of(waiting.said.body()).unwrap_or(alone);
-    Ok((waiting, need))
+    let need = needs_of(view).of(said.body()).unwrap_or(alone);
+    Ok((waiting, said, need))
 }
 
 fn may_say(by: &By<'_>, of: &[u8; 32], author: &SourceId, need: Need) -> Result<(), Rejection> {
@@ -197,14 +216,14 @@ fn given<'a>(
     author: &SourceId,
     of: &[u8; 32],
 ) -> Result<Step<'a>, Rejection> {
-    let (mut waiting, need) = found(view, by, of)?;
+    let (mut waiting, said, need) = found(view, by, of)?;
     may_say(by, of, author, need)?;
-    if waiting.said.author() == author || waiting.approved_by.contains(author) {
+    if waiting.author == *author || waiting.approved_by.contains(author) {
         return Err(refused(of, "this operator has said so already, and counts once"));
     }
     // Who asked must still be one who may ask for it.
-    let may_ask = by.operators.row(waiting.said.author());
-    if !may_ask.is_some_and(|row| row.role.may_order(waiting.said.body())) {
+    let may_ask = by.operators.row(&waiting.author);
+    if !may_ask.is_some_and(|row| row.role.may_order(said.body())) {
         return Err(refused(of, "its author may not order it any more"));
     }
     waiting.approved_by.push(author.clone());
@@ -212,8 +231,8 @@ fn given<'a>(
         view.put(APPROVALS_TABLE, of, encode(&waiting))?;
         return Ok(Step::Noted);
     }
-    view.delete(APPROVALS_TABLE, of);
-    Ok(Step::DoApproved(waiting.said.event, *of))
+    forget(view, of);
+    Ok(Step::DoApproved(said.event, *of))
 }
 
 /// One who may approve a request, or who made it, ends it.
@@ -223,11 +242,11 @@ fn taken_back<'a>(
     author: &SourceId,
     of: &[u8; 32],
 ) -> Result<Step<'a>, Rejection> {
-    let (waiting, need) = found(view, by, of)?;
-    if waiting.said.author() != author {
+    let (waiting, _, need) = found(view, by, of)?;
+    if waiting.author != *author {
         may_say(by, of, author, need)?;
     }
-    view.delete(APPROVALS_TABLE, of);
+    forget(view, of);
     Ok(Step::Noted)
 }
 
@@ -268,8 +287,8 @@ pub(super) fn operator_changed(view: &mut View<'_>, whose: &SourceId) -> Result<
     can_be_met(view, &needs_of(view))
         .map_err(|problem| Rejection::Reference { resource: whose.0.clone(), problem })?;
     for (key, mut waiting) in all_of(view) {
-        if waiting.said.author() == whose {
-            view.delete(APPROVALS_TABLE, &key);
+        if waiting.author == *whose {
+            forget(view, &key);
         } else if waiting.approved_by.contains(whose) {
             waiting.approved_by.retain(|who| who != whose);
             view.put(APPROVALS_TABLE, &key, encode(&waiting))?;
@@ -281,6 +300,6 @@ pub(super) fn operator_changed(view: &mut View<'_>, whose: &SourceId) -> Result<
 /// A request that was approved and then rejected waits no longer.
 pub(super) fn end(view: &mut View<'_>, digest: &[u8; 32]) {
     if view.get(APPROVALS_TABLE, digest).is_some() {
-        view.delete(APPROVALS_TABLE, digest);
+        forget(view, digest);
     }
 }

@@ -5,9 +5,10 @@
 //! clients. So whoever watches the first loses no history to clients that write much, or to reports of hosts. A watcher that asks for something
 //! older than its rings have is told to read everything again, which gives it a version to resume from.
 
-use super::approvals::APPROVALS_TABLE;
+use super::approvals::{APPROVALS_TABLE, WAITING_TABLE};
 use super::clock::CLOCK_TABLE;
 use super::dedup::DEDUP_TABLE;
+use super::group::GROUP_TABLE;
 use super::identities::IDENTITIES_TABLE;
 use super::operators::{OPERATORS_TABLE, REQUESTS_TABLE};
 use super::since::RULES_TABLE;
@@ -16,6 +17,7 @@ use crate::Error;
 use std::collections::VecDeque;
 use std::sync::Arc;
 use weir_model::Version;
+use weir_model::conversion::{CONVERSION_TABLE, SUCCESSION_TABLE};
 use weir_store::Changed;
 use weir_store::name::namespace_of;
 
@@ -28,12 +30,16 @@ pub(crate) fn committed(version: Version, now_ms: u64, writes: &[Changed]) -> Co
         DEDUP_TABLE,
         IDENTITIES_TABLE,
         CLOCK_TABLE,
+        CONVERSION_TABLE,
+        SUCCESSION_TABLE,
         TOKENS_TABLE,
         TOKEN_KEYS_TABLE,
         RULES_TABLE,
         OPERATORS_TABLE,
         REQUESTS_TABLE,
         APPROVALS_TABLE,
+        WAITING_TABLE,
+        GROUP_TABLE,
     ];
     let writes = writes.iter().filter(|write| !own.contains(&&*write.table)).cloned().collect();
     CommittedChange { version, now_ms, writes, dropped: None }

@@ -9,10 +9,12 @@
 //! | 0 | the beginning: operations of clients are carried out whatever they cost |
 //! | 1 | operations are bounded by [`weir_store::meter`]; who asks is asked again when they are carried out |
 //! | 2 | a key that was revoked is taken of nobody ([`identities`](super::identities)); an actuator that comes back with another key begins with an empty window of seen numbers ([`dedup`](super::dedup)) |
+//! | 3 | every event of an entry keeps its own updates, also of a key that a later event of the entry changes: what linear consistency stands on |
 //!
 //! The rules are part of the state: snapshots have them. A controller puts the marker in front of the first operations that
 //! it orders where it does not know that the rules are on, and again whenever it begins to lead: a member that was upgraded behind
-//! the others reads it then.
+//! the others reads it then. Rule 3 costs a signed leaf for each update of a busy key, and is put on by controllers whose consistency is
+//! linear, in front of whatever they order first; it stays on.
 
 use super::{Core, Item};
 use weir_model::Label;
@@ -21,21 +23,23 @@ use weir_store::access::Identity;
 use weir_store::{Applied, Batch, Meter, Terms};
 
 /// The newest rules that this release knows.
-pub const RULES: u32 = 2;
+pub const RULES: u32 = 3;
 /// Since when keys that were revoked count for everybody, and who comes back begins anew.
-pub(super) const REVOKED_FOR_ALL: u32 = 2;
+pub const REVOKED_FOR_ALL: u32 = 2;
+/// Events keep their updates apart.
+pub const APART: u32 = 3;
 
 /// The client of a marker; versions never get there, so nobody has this number.
 const MARKER_CLIENT: u64 = u64::MAX;
 /// The principal of a marker.
 const MARKER_PRINCIPAL: u64 = 0x7275_6c65_735f_6f6e;
 
-/// The entry that switches this release's rules on.
-pub fn marker(now_ms: u64) -> Item {
+/// The entry that switches rules on, and those before them.
+pub fn marker(now_ms: u64, rules: u32) -> Item {
     let batch = Batch {
         client: MARKER_CLIENT,
         principal: MARKER_PRINCIPAL,
-        settled_below: RULES.into(),
+        settled_below: rules.into(),
         requests: Vec::new(),
     };
     Item::Operations { now_ms, origin: 0, ticket: 0, batch }

@@ -122,6 +122,20 @@ fn each_event_has_its_version_and_the_batch_one_signature() {
     assert_eq!((held.version(), held.header.header.count, held.header.header.epoch), (Version(4), 1, 3));
 }
 
+/// With the rules that linear consistency stands on, none of them is left out.
+#[test]
+fn events_of_a_batch_keep_their_updates_apart_behind_the_marker() {
+    let mut core = core();
+    outcomes(&mut core, vec![event(1, false), event(2, false), marker(1, APART)]);
+    assert_eq!((core.counters().merged, core.rules()), (0, APART), "the batch that has it, too");
+    outcomes(&mut core, (3..=5).map(|sequence| event(sequence, false)).collect());
+    let held = core.scheduler().desired(&label("h1"), &key(1)).unwrap();
+    assert_eq!((held.version(), held.header.header.count, core.counters().merged), (Version(5), 3, 0));
+    let again = Box::new(SingleSigner(KeyPair::from_seed(&[1; 32])));
+    let again = Core::from_snapshot(settings(), again, Vec::new(), &core.snapshot().to_bytes()).unwrap();
+    assert_eq!(again.rules(), APART);
+}
+
 #[test]
 fn an_event_is_decided_once() {
     let mut core = core();

@@ -40,6 +40,8 @@ pub const SET_ASIDE_FILE: &str = "set-aside";
 const LINES_BYTES_MAX: usize = 64 * 1024;
 /// Most messages of other members that wait to be looked at.
 const HEARD_MAX: usize = 256;
+/// Most of one member: who says more than is looked at takes no room from others.
+const HEARD_OF_MAX: usize = 8;
 /// Looks between two at what operators want, and between two times that it is told who waits.
 const LOOKS_PER_TELL: u64 = 10;
 
@@ -89,8 +91,12 @@ impl AsideInbox {
             return false;
         }
         let mut heard = locked(&self.0.heard);
+        let has_room = |from: u32, heard: &VecDeque<(u32, Tell)>| {
+            let own = heard.iter().filter(|(who, _)| *who == from).count();
+            heard.len() < HEARD_MAX && own < HEARD_OF_MAX
+        };
         match (u32::try_from(from), Tell::decode(bytes)) {
-            (Ok(from), Some(tell)) if heard.len() < HEARD_MAX => heard.push_back((from, tell)),
+            (Ok(from), Some(tell)) if has_room(from, &heard) => heard.push_back((from, tell)),
             _ => {
                 self.0.dropped.fetch_add(1, Ordering::Relaxed);
             }
@@ -161,6 +167,8 @@ pub struct Asides {
     wishes: BTreeMap<u64, Wish>,
     mark: Mark,
     mark_file: Option<Arc<dyn DiskFile>>,
+    /// A promise that could not be kept, as the disk said: it may be there all the same.
+    unsure: Option<EntryName>,
     looks: u64,
 }
 
@@ -193,8 +201,18 @@ impl Asides {
         let old = old.iter().map(|line| old_line(line)).collect::<Option<_>>();
         let old = old.ok_or_else(|| damaged(SET_ASIDE_FILE))?;
         let (mark, mark_file) = open_mark(&*disk, used)?;
-        let mut asides =
-            Asides { aside, old, wishes: BTreeMap::new(), mark, mark_file, looks: 0, domain, place, disk };
+        let mut asides = Asides {
+            aside,
+            old,
+            wishes: BTreeMap::new(),
+            mark,
+            mark_file,
+            unsure: None,
+            looks: 0,
+            domain,
+            place,
+            disk,
+        };
         asides.wishes = asides.read_wishes()?;
         Ok(asides)
     }
@@ -219,11 +237,12 @@ impl Asides {
         if somebody { Known::Spoken } else { Known::Nothing }
     }
 
-    /// Whether this controller has promised never to carry an entry out, or somebody wants here that one at its place is set aside.
+    /// Whether this controller has promised never to carry an entry out, or may have, or somebody wants here that one at its place is set
+    /// aside.
     pub fn must_wait(&self, entry: &EntryName) -> bool {
         let me = self.place.group.me();
         let promised = self.aside.case(entry).is_some_and(|case| case.promises.contains_key(&me));
-        promised || self.wishes.contains_key(&entry.index)
+        promised || self.unsure == Some(*entry) || self.wishes.contains_key(&entry.index)
     }
 
     /// Before an entry is carried out.
@@ -305,8 +324,10 @@ impl Asides {
         let admins = operators.in_force().then(|| admins(operators));
         let considered = self.aside.consider((me, &key), wants, &who, wish, (carried, admins.as_ref()));
         if considered.changed {
+            self.unsure = Some(*entry);
             let kept = (self.place.keep)(&self.aside.with(&considered.case));
             kept.map_err(|error| format!("what this controller promises cannot be kept: {error}"))?;
+            self.unsure = None;
             self.aside.keep(considered.case.clone());
         }
         if tells || considered.changed {

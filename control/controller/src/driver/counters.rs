@@ -1,7 +1,7 @@
 //! What the driver counts, and what the core thread shows of the core; [`super::metrics`] writes it.
 
 use crate::core::admission::Unauthentic;
-use crate::core::scheduler::{SchedulerCounters, TargetStatus};
+use crate::core::scheduler::{LineStatus, SchedulerCounters, TargetStatus};
 use crate::core::{Core, CoreCounters};
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -84,12 +84,19 @@ pub(super) struct Gauges {
     pub core: CoreCounters,
     pub scheduler: SchedulerCounters,
     pub targets: Vec<TargetStatus>,
+    /// With linear consistency, what waits.
+    pub line: Option<LineStatus>,
 }
 
 impl Gauges {
     pub fn of(core: &Core) -> Gauges {
         let scheduler = core.scheduler();
         let targets = scheduler.target_names().filter_map(|name| scheduler.target_status(name)).collect();
-        Gauges { core: core.counters(), scheduler: scheduler.counters, targets }
+        Gauges {
+            core: core.counters(),
+            scheduler: scheduler.counters,
+            targets,
+            line: scheduler.line_status(),
+        }
     }
 }

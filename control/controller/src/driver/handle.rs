@@ -6,7 +6,7 @@ use super::shared::{Published, Shared};
 use crate::Error;
 use crate::audit::{Misdeed, Record, Wrong};
 use crate::core::keys::GroupKeys;
-use crate::core::scheduler::{KeyStatus, Reached, TargetStatus, Waiting};
+use crate::core::scheduler::{KeyStatus, LineStatus, Reached, TargetStatus, Waiting};
 use crate::core::{CommittedChange, Core, Input, OutboxPage, Wanted, dry_run};
 use serde::Serialize;
 use std::collections::BTreeMap;
@@ -44,6 +44,8 @@ pub struct Status {
     pub now_ms: u64,
     /// Actuators by name.
     pub actuators: Vec<ActuatorStatus>,
+    /// With linear consistency, what waits and for whom.
+    pub line: Option<LineStatus>,
 }
 
 /// State of an actuator.
@@ -163,9 +165,11 @@ impl ControllerHandle {
     pub async fn status(&self) -> Result<Status, Error> {
         let targets = self.inspect(|core| {
             let scheduler = core.scheduler();
-            scheduler.target_names().filter_map(|name| scheduler.target_status(name)).collect::<Vec<_>>()
+            let names = scheduler.target_names();
+            let targets = names.filter_map(|name| scheduler.target_status(name)).collect::<Vec<_>>();
+            (targets, scheduler.line_status())
         });
-        let targets = targets.await?;
+        let (targets, line) = targets.await?;
         let published = self.published();
         let actuators = targets.into_iter().map(|target| ActuatorStatus {
             facts: published.joined.get(&target.target).cloned(),
@@ -180,6 +184,7 @@ impl ControllerHandle {
             group_key: self.shared.group_key(),
             now_ms: published.now_ms,
             actuators: actuators.collect(),
+            line,
         })
     }
 

@@ -4,7 +4,7 @@ use super::audit::AuditStatus;
 use super::shared::Shared;
 use super::steps::BOUNDS_S;
 use crate::core::CoreCounters;
-use crate::core::scheduler::{SchedulerCounters, TargetStatus};
+use crate::core::scheduler::{LineStatus, SchedulerCounters, TargetStatus};
 use std::sync::atomic::{AtomicU64, Ordering};
 use weir_base::exposition::{Exposition, Kind};
 use weir_base::ordered_time::State;
@@ -34,6 +34,7 @@ pub(super) fn exposition(shared: &Shared) -> Exposition {
     core(&mut text, &gauges.core);
     scheduler(&mut text, &gauges.scheduler);
     targets(&mut text, &gauges.targets);
+    line(&mut text, gauges.line.as_ref());
     driver(&mut text, shared);
     identities(&mut text, shared, &gauges.core);
     steps(&mut text, shared);
@@ -99,6 +100,8 @@ fn scheduler(text: &mut Exposition, counters: &SchedulerCounters) {
         ("superseded", counters.superseded),
         ("kept_beside", counters.kept_beside),
         ("slots_cut", counters.slots_cut),
+        ("line_given_up", counters.line_given_up),
+        ("line_cut", counters.line_cut),
         ("sent", counters.sent),
         ("resent", counters.resent),
         ("acked", counters.acked),
@@ -213,6 +216,14 @@ fn identities(text: &mut Exposition, shared: &Shared, core: &CoreCounters) {
     one(text, "operators", Kind::Gauge, "Operators whose requests are taken.", operators as f64);
     let help = "Hosts, gateways and controllers that are revoked.";
     one(text, "identities_revoked", Kind::Gauge, help, revoked as f64);
+}
+
+/// Of linear consistency; without it nothing waits in line.
+fn line(text: &mut Exposition, line: Option<&LineStatus>) {
+    let help = "Updates that wait in line, with linear consistency.";
+    one(text, "line_updates", Kind::Gauge, help, line.map_or(0.0, |line| line.length as f64));
+    let help = "For how long the first update of the line has been that, with linear consistency; 'weir status' names its host.";
+    one(text, "line_held_seconds", Kind::Gauge, help, line.map_or(0.0, |line| line.for_ms as f64 / 1e3));
 }
 
 fn steps(text: &mut Exposition, shared: &Shared) {

@@ -107,7 +107,7 @@ impl ControllerHandle {
     }
 
     /// The request of an operator that waits for approvals, if it does; [`ControllerHandle::submit_said`] has ordered it then.
-    pub fn waits(&self, digest: &[u8; 32]) -> Option<Waiting> {
+    pub fn waits(&self, digest: &[u8; 32]) -> Option<(Waiting, Said)> {
         waiting(&self.store(), digest)
     }
 

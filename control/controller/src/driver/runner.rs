@@ -252,6 +252,7 @@ impl Runner {
                 self.shared.steps.decide.took(self.shared.clock.now_ns().saturating_sub(begun_ns));
                 self.observer.ordered(entry.position.index, &out, self.core.group_keys());
                 self.shared.publish(&self.core);
+                self.shared.line.set(self.core.scheduler().line_is_long());
                 self.shared.set_told(self.core.outbox().changes());
                 self.obey_all(out);
                 if self.own_from > 0 && self.core.own_sequence() >= self.own_from {
@@ -289,6 +290,9 @@ impl Runner {
         self.taken = at.index;
         tracing::info!(index = at.index, version = %self.core.store().version(), "installed a snapshot");
         self.observer.took_over(at.index, self.core.store().version(), self.core.group_keys());
+        if self.core.signs_as_before() {
+            self.observer.signs_as_before();
+        }
         if self.digest_every > 0 {
             self.report_digest();
         }
@@ -329,10 +333,11 @@ impl Runner {
             && let Some(header) = self.core.unsigned(batch)
         {
             self.shared.steps.signed(batch, self.shared.clock.now_ns());
-            self.observer.signed(&header, signature, self.core.group_keys());
+            self.observer.signed(&header, &self.core.proven(signature.clone()), self.core.group_keys());
         }
         let mut out = Vec::new();
         self.core.step(input, &mut out);
+        self.shared.line.set(self.core.scheduler().line_is_long());
         self.observer.seen(&out);
         self.shared.set_told(self.core.outbox().changes());
         self.obey_all(out);

@@ -4,6 +4,7 @@ use super::aside::AsideInbox;
 use super::audit::Keeper;
 use super::command::Command;
 use super::counters::{DriverCounters, Gauges};
+use super::line::LineDoor;
 use super::locking::locked;
 use super::moves::Moves;
 use super::operations::Operations;
@@ -15,11 +16,14 @@ use crate::audit::record::is_recorded;
 use crate::audit::{Misdeed, Record, Wrong};
 use crate::core::admission::{SourceKeys, Unauthentic, admit};
 use crate::core::clock::difference_ms;
+use crate::core::conversion;
 use crate::core::identities::{Identities, Registered};
 use crate::core::keys::GroupKeys;
 use crate::core::operators::Operators;
+use crate::core::scheduler::Mode;
 use crate::core::{
-    CommittedChange, Core, Feed, FeedSettings, Item, RULES, SharedApp, Wanted, marker, was_decided,
+    APART, CommittedChange, Core, Feed, FeedSettings, Item, REVOKED_FOR_ALL, SharedApp, Wanted, marker,
+    was_decided,
 };
 use arc_swap::{ArcSwap, ArcSwapOption};
 use bytes::Bytes;
@@ -63,6 +67,8 @@ pub struct Published {
     pub rules: u32,
     /// Highest number of this controller's own events in the order.
     pub own_sequence: u64,
+    /// Whether the order has ended: see [`crate::core::Core::ended`].
+    pub ended: bool,
 }
 
 type Answer = oneshot::Sender<Result<Version, Error>>;
@@ -71,6 +77,8 @@ pub(super) struct Shared {
     pub domain: Label,
     /// The one key by which batches are signed; in a group with shares it comes with the order.
     single_key: Option<GroupKey>,
+    /// What signs until a group has its key, where the domain was converted.
+    before_key: Option<GroupKey>,
     group_keys: ArcSwap<GroupKeys>,
     source: SourceId,
     identity: ArcSwap<KeyPair>,
@@ -104,7 +112,9 @@ pub(super) struct Shared {
     pub everywhere: bool,
     /// Events of others whose turn here has not come.
     held: Mutex<turns::Held>,
-    /// When the order was told of the newest rules, since this replica began to lead; ms of the clock that does not go back.
+    /// By which rules this controller would have entries carried out.
+    rules_wanted: u32,
+    /// When the order was told of these rules, since this replica began to lead; ms of the clock that does not go back.
     rules_told_ms: Mutex<Option<u64>>,
     /// The first operators by the settings.
     pub(super) operators: Founders,
@@ -113,7 +123,11 @@ pub(super) struct Shared {
     pub(super) operators_told_ms: Mutex<Option<u64>>,
     /// How often a replica did not propose an event in its turn.
     passed_over: Mutex<BTreeMap<u64, u64>>,
+    /// Nothing more is taken: the order ends.
+    pub converts: AtomicBool,
     leads: AtomicBool,
+    /// The door for people's changes while too much waits in line.
+    pub line: LineDoor,
     /// What is published has all that was acknowledged before this.
     fresh_at: Mutex<Option<Instant>>,
     pub time: Arc<TimeKeeper>,
@@ -135,6 +149,8 @@ pub(super) struct Parts<'a> {
     pub numbers: Numbers,
     pub apps: Vec<SharedApp>,
     pub group_key: Option<GroupKey>,
+    /// What signs until a group has its key, where the domain was converted.
+    pub before_key: Option<GroupKey>,
     pub feed: Feed,
     pub core: &'a Core,
     pub clock: Arc<dyn Clock>,
@@ -161,6 +177,8 @@ impl Shared {
         Shared {
             domain: settings.domain.clone(),
             single_key: parts.group_key,
+            before_key: parts.before_key,
+            converts: AtomicBool::new(false),
             group_keys: ArcSwap::from(parts.core.group_keys().clone()),
             source: parts.source,
             identity: ArcSwap::from(settings.identity.clone()),
@@ -188,11 +206,13 @@ impl Shared {
             everywhere,
             held: Mutex::default(),
             passed_over: Mutex::default(),
+            rules_wanted: if settings.scheduler.mode == Mode::Linear { APART } else { REVOKED_FOR_ALL },
             rules_told_ms: Mutex::default(),
             operators: settings.operators.clone(),
             awaits_operators: settings.awaits_operators.clone(),
             operators_told_ms: Mutex::default(),
             leads: AtomicBool::new(parts.leads),
+            line: LineDoor::new(settings.scheduler.line_older_max),
             fresh_at: Mutex::default(),
             time,
             clocks: Mutex::new(ClockState::Alone),
@@ -206,7 +226,13 @@ impl Shared {
 
     /// The group's public key; none before the members have made it.
     pub fn group_key(&self) -> Option<GroupKey> {
-        self.single_key.clone().or_else(|| self.group_keys.load().key())
+        let own = self.single_key.clone().or_else(|| self.group_keys.load().key());
+        own.or_else(|| self.before_key.clone().filter(|_| self.is_converted()))
+    }
+
+    /// Whether the domain had an order of another kind before.
+    pub fn is_converted(&self) -> bool {
+        conversion::kept(&self.published().store).is_some()
     }
 
     /// The group's threshold key, as the order knows it.
@@ -319,7 +345,7 @@ impl Shared {
         *locked(&self.rules_told_ms) = None;
     }
 
-    /// Puts the newest rules into the order where they may not be there: see [`crate::core::marker`].
+    /// Puts the rules that it wants into the order where they may not be there: see [`crate::core::marker`].
     pub fn tell_rules(self: &Arc<Self>) {
         if !self.leads() && !self.everywhere {
             return;
@@ -327,13 +353,20 @@ impl Shared {
         let now_ms = self.clock.now_ns() / 1_000_000;
         {
             let mut told_ms = locked(&self.rules_told_ms);
-            let known = self.published().rules >= RULES;
+            let known = self.published().rules >= self.rules_wanted;
             if told_ms.is_some_and(|at_ms| known || now_ms.saturating_sub(at_ms) < RULES_AGAIN_MS) {
                 return;
             }
             *told_ms = Some(now_ms);
         }
-        self.offer_item(&marker(self.ordered_now_ms()));
+        self.offer_item(&marker(self.ordered_now_ms(), self.rules_wanted));
+    }
+
+    /// The same, where events must keep their updates apart from the first one on.
+    fn tell_rules_first(self: &Arc<Self>) {
+        if self.rules_wanted >= APART {
+            self.tell_rules();
+        }
     }
 
     /// Time for a proposal: what the core has of it stays where a proposal has less.
@@ -354,11 +387,26 @@ impl Shared {
         self: &Arc<Self>,
         event: SignedEvent,
     ) -> Result<oneshot::Receiver<Result<Version, Error>>, Error> {
+        if self.converts.load(Ordering::SeqCst) {
+            return Err(Error::Converts);
+        }
+        self.propose_last(event)
+    }
+
+    /// As [`Shared::propose`], also when nothing else is taken any more.
+    pub fn propose_last(
+        self: &Arc<Self>,
+        event: SignedEvent,
+    ) -> Result<oneshot::Receiver<Result<Version, Error>>, Error> {
         if !self.leads() && self.replicated && !self.everywhere {
             // Also while it was chosen and has not decided all that was ordered yet.
             let leader = self.engine().and_then(|engine| engine.status().leader);
             return Err(weir_order::Error::NotLeader { leader }.into());
         }
+        self.line.admit(&event.event.body).inspect_err(|_| {
+            self.counters.overloads.fetch_add(1, Ordering::Relaxed);
+        })?;
+        self.tell_rules_first();
         let name = (event.event.source.clone(), event.event.sequence);
         let (answer, answered) = oneshot::channel();
         {
@@ -395,6 +443,7 @@ impl Shared {
 
     /// Proposes an event of this controller without waiting for its end.
     pub fn offer(self: &Arc<Self>, body: EventBody) {
+        self.tell_rules_first();
         match self.own_event(body, None) {
             Ok(event) => self.offer_item(&Item::Event { now_ms: self.ordered_now_ms(), event }),
             Err(error) => self.offer_failed(&error),
@@ -404,6 +453,7 @@ impl Shared {
     /// An event of a source elsewhere, which every replica hears: the one that leads orders it; where all take
     /// proposals, the one whose turn it is.
     pub fn hear(self: &Arc<Self>, event: SignedEvent, from: &SourceId) {
+        self.tell_rules_first();
         if !self.everywhere {
             if self.leads() {
                 self.intake(event);
@@ -547,6 +597,11 @@ impl Shared {
         }
     }
 
+    /// Proposals whose answers are waited for.
+    pub fn open_proposals(&self) -> usize {
+        locked(&self.proposals).len()
+    }
+
     /// Answers whoever waits for an event.
     pub fn answer(&self, name: &EventName, result: &Result<Version, Error>) {
         self.steps.decided(name, self.clock.now_ns());
@@ -605,6 +660,7 @@ impl Published {
             operators: core.operators().clone(),
             rules: core.rules(),
             own_sequence: core.own_sequence(),
+            ended: core.ended().is_some(),
         }
     }
 }
@@ -624,7 +680,7 @@ mod tests {
 
     #[test]
     fn what_nobody_could_read_again_is_not_proposed() {
-        let read = encode(&marker(7));
+        let read = encode(&marker(7, APART));
         assert!(readable(&read).is_ok());
         for bytes in [&read[..read.len() - 1], &[&read[..], &[0]].concat(), b"", &[0xff; 40]] {
             let said = readable(bytes).unwrap_err().to_string();

@@ -13,7 +13,7 @@ use weir_base::codec::{decode, encode};
 use weir_base::seeds::Seeds;
 use weir_base::world::Rng;
 use weir_controller::core::scheduler::{Mode, SchedulerSettings};
-use weir_controller::core::{Core, CoreSettings, Input, Item, Outcome, Output, decode_batch};
+use weir_controller::core::{APART, Core, CoreSettings, Input, Item, Outcome, Output, decode_batch, marker};
 use weir_model::event::{ActuatorFacts, Event, EventBody, SignedEvent, SourceId, UsageReport};
 use weir_model::identity::IdentityEvent;
 use weir_model::signed::{SignedAcks, SignedUpdates};
@@ -22,6 +22,8 @@ use weir_model::{Ack, Change, Entry, Key, Label, Version};
 use weir_trust::batch::{GroupSigner, SingleSigner, Verifier, sign_batch};
 use weir_trust::gate::{Gate, take};
 use weir_trust::identity::{KeyPair, sign_acks, sign_event, sign_rotation, sign_settled};
+
+mod whole;
 
 const ACTUATOR_NAMES: [&str; 4] = ["h1", "h2", "g1", "g2"];
 const STATE_CHUNK: usize = 3;
@@ -128,6 +130,9 @@ struct Simulation {
     sessions: u64,
     now_ms: u64,
     healed: bool,
+    /// Whether actuators now and then refuse what they are sent.
+    refuses: bool,
+    whole: Option<whole::Whole>,
     violations: Vec<String>,
     _dir: tempfile::TempDir,
 }
@@ -156,9 +161,14 @@ impl Simulation {
             sessions: 0,
             now_ms: 1_000,
             healed: false,
+            refuses: true,
+            whole: None,
             violations: Vec::new(),
             _dir: dir,
         };
+        if mode == Mode::Linear {
+            simulation.proposals.push(marker(simulation.now_ms, APART));
+        }
         for number in 0..ACTUATOR_NAMES.len() {
             simulation.join(number);
         }
@@ -268,12 +278,14 @@ impl Simulation {
                     let event = event("controller/c1", self.own_sequence, body);
                     self.proposals.push(Item::Event { now_ms: self.now_ms, event });
                 }
+                Output::Prepared { updates, .. } => {
+                    self.whole.iter_mut().for_each(|whole| whole.decide(&updates));
+                }
                 Output::Committed(_)
                 | Output::Applied { .. }
                 | Output::Finished(_)
                 | Output::Sign(_)
                 | Output::Repaired { .. }
-                | Output::Prepared { .. }
                 | Output::Acked(_)
                 | Output::Forged { .. }
                 | Output::SendUnsigned { .. }
@@ -305,8 +317,10 @@ impl Simulation {
             return;
         }
         let count = 1 + self.rng.below(self.proposals.len() as u64) as usize;
-        let operations: Vec<_> =
-            self.proposals.drain(..count).map(|item| bytes::Bytes::from(encode(&item))).collect();
+        let rules = marker(self.now_ms, APART);
+        let tells = self.mode == Mode::Linear && self.core.rules() < APART;
+        let items = tells.then_some(rules).into_iter().chain(self.proposals.drain(..count));
+        let operations: Vec<_> = items.map(|item| bytes::Bytes::from(encode(&item))).collect();
         let batch = weir_order::batcher::encode(&operations).to_vec();
         let items = decode_batch(&batch).unwrap();
         self.log.push(batch);
@@ -467,7 +481,7 @@ impl Simulation {
         if !self.healed && self.rng.chance(1, 8) {
             self.actuators[number].inbox.push(ToActuator::Updates(frame.clone()));
         }
-        let fails = !self.healed && self.rng.chance(1, 16);
+        let fails = self.refuses && !self.healed && self.rng.chance(1, 16);
         let actuator = &mut self.actuators[number];
         actuator.seen.push(frame.clone());
         let acks = actuator.take(&frame, || fails);
@@ -552,16 +566,20 @@ impl Simulation {
     }
 
     fn check(&mut self) {
-        let mut wrong = Vec::new();
+        let (mut wrong, mut applied) = (Vec::new(), Vec::new());
         for actuator in &mut self.actuators {
             for (key, in_force) in actuator.gate.iter() {
                 let highest = actuator.highest.entry(key.clone()).or_default();
+                if in_force.version > *highest {
+                    applied.push((in_force.version, (actuator.name.clone(), key.clone())));
+                }
                 if in_force.version < *highest {
                     wrong.push(format!("{} {key} went back to {}", actuator.name, in_force.version));
                 }
                 *highest = (*highest).max(in_force.version);
             }
         }
+        wrong.extend(self.whole.iter_mut().flat_map(|whole| whole.apply(std::mem::take(&mut applied))));
         let in_force = |name: &Label, key: &Key| {
             let actuator = self.actuators.iter().find(|a| a.name == *name)?;
             actuator.gate.get(key).filter(|found| found.entry.is_some()).map(|found| found.version)
@@ -658,19 +676,28 @@ impl Simulation {
         }
         (0..self.actuators.len()).for_each(|number| self.connect(number));
         for _ in 0..50 {
-            for number in 0..self.actuators.len() {
-                while self.actuators[number].session.is_some()
-                    && (!self.actuators[number].inbox.is_empty() || !self.actuators[number].outbox.is_empty())
-                {
-                    self.deliver_to_actuator(number);
-                    self.deliver_to_controller(number);
-                }
-            }
+            // One ack may let another actuator's update go: until nothing moves.
+            while self.moves() {}
             while !self.proposals.is_empty() {
                 self.order();
             }
             self.tick(40_000);
         }
+    }
+
+    /// Delivers all that is on its way now; tells whether something was.
+    fn moves(&mut self) -> bool {
+        let mut moved = false;
+        for number in 0..self.actuators.len() {
+            while self.actuators[number].session.is_some()
+                && (!self.actuators[number].inbox.is_empty() || !self.actuators[number].outbox.is_empty())
+            {
+                moved = true;
+                self.deliver_to_actuator(number);
+                self.deliver_to_controller(number);
+            }
+        }
+        moved
     }
 
     fn check_converged(&mut self) {

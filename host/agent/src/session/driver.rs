@@ -8,14 +8,17 @@
 //! The sessions share the switch. What it acks and reports goes to every session; its state and its answers go to the
 //! one that asked: states come in the order in which they were asked for, and the number of a question says whose it is.
 
+mod conduct;
 mod keys;
 mod planes;
 
 use super::given::{Given, Place};
+use super::quorum::Quorum;
 use super::renewal::{self, LOOK_S, Renewal};
 use super::rotation::Rotation;
 use super::shares::{Combined, Shares};
 use super::stream::{Stream, StreamEvent, TO_CONTROLLER_MAX};
+use super::told::Told;
 use super::{Counters, Input, Output, Report, Session, Settings};
 use crate::config::check_controllers;
 use crate::hub::Hub;
@@ -31,6 +34,7 @@ use std::time::{Duration, Instant, SystemTime};
 use tokio::sync::mpsc;
 use tokio::sync::mpsc::error::TrySendError;
 use tokio::time::MissedTickBehavior;
+use weir_base::numbers::Numbers;
 use weir_model::local::{FromSwitch, ToSwitch};
 use weir_model::session::{ToActuator, ToController};
 use weir_model::signed::BatchHeader;
@@ -81,6 +85,7 @@ struct Driver {
     sessions: Vec<One>,
     next_number: u64,
     shares: Shares,
+    quorum: Quorum,
     /// Updates under way to the switch, and whose they are.
     given: Given,
     /// Of the frame that is being looked at.
@@ -114,6 +119,10 @@ struct Driver {
     takes_changes: Option<String>,
     /// A session has come about: look at the certificate now.
     look_soon: bool,
+    /// What the others are told of controllers whose sessions ended for what came on them.
+    told: Told,
+    /// Under which numbers; opened when the first is needed.
+    numbers: Option<Numbers>,
     /// Of sessions that ended.
     counted: Counters,
 }
@@ -152,7 +161,10 @@ pub async fn run(
                 None => return,
             },
             Some(event) = planes.recv() => driver.plane_event(event),
-            _ = plane_looks.tick() => driver.refuse(),
+            _ = plane_looks.tick() => {
+                driver.refuse();
+                driver.tell_conduct();
+            }
             // Others fill the switch's queue too, so whether there is room is looked at once more.
             event = from_streams.recv(), if held.is_none() => held = event,
             () = tokio::time::sleep(Duration::from_millis(ROOM_CHECK_MS)), if held.is_some() => {}
@@ -186,6 +198,7 @@ impl Driver {
             sessions: Vec::new(),
             next_number: 0,
             shares,
+            quorum: Quorum::default(),
             given: Given::default(),
             place: None,
             hub: Hub::with_proof(proof),
@@ -205,6 +218,8 @@ impl Driver {
             about_keys: Vec::new(),
             takes_changes: None,
             look_soon: false,
+            told: Told::default(),
+            numbers: None,
             counted: Counters::default(),
         };
         controllers.into_iter().for_each(|address| driver.add(address));
@@ -360,6 +375,7 @@ impl Driver {
                         continue;
                     }
                     Output::Unsigned(updates) => {
+                        self.quorum.began(&updates.header, Instant::now());
                         combined.push(self.shares.unsigned(number, updates));
                         continue;
                     }
@@ -388,9 +404,19 @@ impl Driver {
         }
     }
 
+    /// Enough controllers vouch for a batch.
+    fn has_quorum(&mut self, header: &BatchHeader) {
+        if let Some(waited) = self.quorum.whole(header, Instant::now()) {
+            self.shared.metrics.quorum.took(waited);
+        }
+    }
+
     /// What shares led to. A frame that the switch does not take now is sent again by the controller that leads.
     fn combined(&mut self, combined: Combined) {
         for updates in combined.updates {
+            if !updates.updates.is_empty() {
+                self.has_quorum(&updates.header.header);
+            }
             let frame = ToSwitch::Updates(updates);
             let Some(frame) = planes::part_of_switch(&mut self.hub, &mut self.refusals, frame) else {
                 continue;
@@ -440,6 +466,10 @@ impl Driver {
             }
             Output::ToSwitch(frame) => {
                 if let ToSwitch::Updates(updates) = &frame {
+                    // A field of its own, since the session is borrowed.
+                    if let Some(waited) = self.quorum.whole(&updates.header.header, Instant::now()) {
+                        self.shared.metrics.quorum.took(waited);
+                    }
                     // Only what the switch answers at once has a place: others would wait for a plane that is not there.
                     let for_switch =
                         updates.updates.iter().any(|proven| !matches!(proven.update.key, Key::Plane { .. }));
@@ -457,6 +487,7 @@ impl Driver {
                     self.states.push_back(one.number);
                 }
             }
+            Output::BadConduct(ended) => self.told.ended(&self.sessions[at].address, ended),
             Output::ResetSwitch => self.shared.reset_switch.notify_one(),
             Output::Report(report @ Report::Established { .. }) => {
                 tracing::info!("{report}");

@@ -1,5 +1,6 @@
 //! What goes into a step of the machine, and what comes out of it.
 
+use super::told::Ended;
 use weir_model::local::{FromSwitch, ToSwitch};
 use weir_model::session::{ToActuator, ToController};
 use weir_model::signed::{HeaderEndorsement, HeaderShare, UnsignedUpdates};
@@ -59,6 +60,8 @@ pub enum Output {
     },
     /// End the connection to the switch and make a new one; `SwitchDown` follows.
     ResetSwitch,
+    /// The session ended for what came on it.
+    BadConduct(Ended),
     /// Something that a person should read.
     Report(Report),
 }

@@ -1,6 +1,7 @@
 //! `weir bench`: comparisons with other systems, interleaved in one run. Losing rows are shown.
 
 mod completion;
+mod estate;
 mod flows;
 mod net;
 mod net_path;
@@ -8,6 +9,7 @@ mod order;
 mod scale;
 mod setup;
 mod setup_steps;
+mod simulated;
 mod upgrade;
 mod vm;
 
@@ -30,6 +32,8 @@ enum Command {
     Net(net::Net),
     /// Many endpoints over many hosts: how long, how much memory, and what others feel of it
     Scale(scale::Scale),
+    /// What consistency, size and domains cost: events a second and latency over simulated switches, batches, signatures
+    Estate(estate::Estate),
     /// The store of a group of three controllers beside three members of etcd
     Order(order::Order),
     /// The store of a group of four controllers, of which one may lie, beside one of three, of which one may crash
@@ -61,6 +65,7 @@ impl Bench {
         match self.command {
             Command::Net(bench) => bench.run(),
             Command::Scale(bench) => bench.run(),
+            Command::Estate(bench) => bench.run(),
             Command::Order(bench) => bench.run(),
             Command::Byzantine(bench) => bench.run(),
             Command::Failover(bench) => bench.run(),
@@ -73,6 +78,7 @@ impl Bench {
             Command::All => {
                 net::Net::usual().run()?;
                 scale::Scale::usual().run()?;
+                estate::Estate::usual().run()?;
                 order::Order::usual().run()?;
                 order::Byzantine::usual().run()?;
                 order::Failover::usual().run()?;

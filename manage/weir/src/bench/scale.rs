@@ -10,6 +10,7 @@
 //! small change waits at most is a matter of when it comes. The transaction counts as in force when every switch
 //! has acked everything up to its version: the other tenant's changes go on and are always a little behind.
 
+use super::simulated::{Folder, Host};
 use crate::failure::Failure;
 use clap::Args;
 use serde_json::json;
@@ -18,26 +19,13 @@ use std::process::{Child, Command, ExitCode, Stdio};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
-use tokio::net::TcpStream;
-use tokio_rustls::TlsConnector;
-use weir_agent::join::{Applicant, Joined, identity, join};
-use weir_agent::session::tls::session_config;
 use weir_api::client::{Client, Context};
-use weir_api::types::{ActuatorStatus, ApplyRequest, TokenRequest};
-use weir_controller::driver::{read_frame, write_frame};
+use weir_api::types::{ActuatorStatus, ApplyRequest};
 use weir_model::Label;
 use weir_model::event::Role;
-use weir_model::join::CONTROLLER_DNS_NAME;
-use weir_model::local::Answer;
-use weir_model::session::{PROTOCOL, STATE_CHUNK_KEYS, ToActuator, ToController};
-use weir_trust::batch::{GroupSigner, SingleSigner, Verifier};
-use weir_trust::gate::{Gate, take};
-use weir_trust::identity::{KeyPair, sign_acks};
 
 /// Everything together may take so long.
 const BOUND: Duration = Duration::from_secs(120);
-/// A file system in memory.
-const MEMORY_FOLDER: &str = "/dev/shm";
 /// How many single changes are timed in a run.
 const SINGLES: usize = 21;
 
@@ -119,19 +107,11 @@ impl Scale {
     fn once(&self) -> Result<Run, Failure> {
         let folder = std::env::temp_dir().join(format!("weir-bench-scale-{}", std::process::id()));
         std::fs::create_dir_all(&folder).map_err(Failure::io(folder.display().to_string()))?;
-        let memory = Path::new(MEMORY_FOLDER);
-        let hosts = if memory.is_dir() {
-            memory.join(format!("weir-bench-scale-{}", std::process::id()))
-        } else {
-            folder.join("hosts")
-        };
-        std::fs::create_dir_all(&hosts).map_err(Failure::io(hosts.display().to_string()))?;
-        let result = self.measure(&folder, &hosts);
-        for folder in [&hosts, &folder] {
-            let removed = std::fs::remove_dir_all(folder);
-            if result.is_ok() {
-                removed.map_err(Failure::io(folder.display().to_string()))?;
-            }
+        let hosts = Folder::new("scale-hosts")?;
+        let result = self.measure(&folder, hosts.path());
+        let removed = std::fs::remove_dir_all(&folder);
+        if result.is_ok() {
+            removed.map_err(Failure::io(folder.display().to_string()))?;
         }
         result
     }
@@ -144,30 +124,10 @@ impl Scale {
             .enable_all()
             .build()
             .map_err(Failure::io("starting threads"))?;
-        let sessions = controller.session.clone();
+        let sessions = [controller.session.clone()];
         for number in 0..=self.hosts {
             let (name, role) = member(number);
-            let dir = hosts.join(name.as_str());
-            let underlay = std::net::IpAddr::from([198, 18, (number / 250) as u8, (number % 250) as u8 + 1]);
-            let applicant = Applicant { name: name.clone(), role, underlay };
-            let request = TokenRequest {
-                name: name.clone(),
-                role,
-                valid_s: None,
-                underlay: Some(underlay.to_string()),
-                key: None,
-            };
-            let token = client.token(&request)?.token;
-            let joined = runtime.block_on(join(&dir, &applicant, &token, false));
-            let (Joined::Now(member) | Joined::Before(member)) =
-                joined.map_err(|error| Failure::Input(error.to_string()))?;
-            let host = Host { name, role, underlay, dir, domain: member.domain, group: controller.group()? };
-            let sessions = sessions.clone();
-            runtime.spawn(async move {
-                if let Err(reason) = host.serve(&sessions).await {
-                    tell!("{}: {reason}", host.name);
-                }
-            });
+            Host::join((name, role, number), &client, hosts, &runtime)?.serve(&sessions, &runtime);
         }
         wait("every session", || Ok(client.status()?.actuators.iter().all(|one| one.connected)))?;
         say!("{} hosts and a gateway are joined and connected", self.hosts);
@@ -386,14 +346,6 @@ impl Controller {
         Ok(Client::new(self.context()?)?)
     }
 
-    fn group(&self) -> Result<weir_model::signed::GroupKey, Failure> {
-        let path = self.state.join("group.seed");
-        let text = std::fs::read_to_string(&path).map_err(Failure::io(path.display().to_string()))?;
-        let seed = weir_model::join::from_hex(text.trim())
-            .ok_or_else(|| Failure::Input(format!("{} holds no key", path.display())))?;
-        Ok(SingleSigner(KeyPair::from_seed(&seed)).group_key())
-    }
-
     /// Processor time that it has used, user and system, us.
     fn cpu_us(&self) -> Result<f64, Failure> {
         let path = format!("/proc/{}/stat", self.child.id());
@@ -411,80 +363,5 @@ impl Controller {
         let line = text.lines().find_map(|line| line.strip_prefix(field)?.strip_prefix(':'));
         line.and_then(|line| line.split_whitespace().next()?.parse().ok())
             .ok_or_else(|| Failure::Input(format!("{path} has no {field}")))
-    }
-}
-
-/// A host up to its gate.
-struct Host {
-    name: Label,
-    role: Role,
-    underlay: std::net::IpAddr,
-    dir: PathBuf,
-    domain: Label,
-    group: weir_model::signed::GroupKey,
-}
-
-impl Host {
-    async fn serve(&self, address: &str) -> Result<(), String> {
-        let text = |error: &dyn std::fmt::Display| error.to_string();
-        let key = identity(&self.dir).map_err(|error| text(&error))?;
-        let verifier = Verifier::new(self.domain.clone(), self.group.clone());
-        let mut gate =
-            Gate::open(self.name.clone(), verifier, &self.dir.join("gate")).map_err(|error| text(&error))?;
-        let tls = session_config(&self.dir).map_err(|error| text(&error))?;
-        let stream = TcpStream::connect(address).await.map_err(|error| text(&error))?;
-        let name = CONTROLLER_DNS_NAME.try_into().map_err(|_| "no server name".to_string())?;
-        let mut stream = TlsConnector::from(tls).connect(name, stream).await.map_err(|error| text(&error))?;
-        let hello = ToController::Hello {
-            protocol: PROTOCOL,
-            actuator: self.name.clone(),
-            role: self.role,
-            software: env!("CARGO_PKG_VERSION").to_string(),
-            identity: key.public(),
-            underlay: self.underlay,
-            digest: gate.digest(),
-        };
-        write_frame(&mut stream, &hello).await.map_err(|error| text(&error))?;
-        loop {
-            let frame: ToActuator = read_frame(&mut stream).await.map_err(|error| text(&error))?;
-            for answer in self.answer(&mut gate, &key, frame)? {
-                write_frame(&mut stream, &answer).await.map_err(|error| text(&error))?;
-            }
-        }
-    }
-
-    fn answer(&self, gate: &mut Gate, key: &KeyPair, frame: ToActuator) -> Result<Vec<ToController>, String> {
-        Ok(match frame {
-            ToActuator::Welcome { .. } => Vec::new(),
-            ToActuator::Refused(reason) => return Err(reason),
-            ToActuator::SendState => {
-                let all: Vec<_> = gate.iter().map(|(key, value)| (key.clone(), value.version)).collect();
-                let parts = all.chunks(STATE_CHUNK_KEYS).map(<[_]>::to_vec);
-                let mut frames: Vec<ToController> =
-                    parts.map(|entries| ToController::State { entries, last: false }).collect();
-                match frames.last_mut() {
-                    Some(ToController::State { last, .. }) => *last = true,
-                    _ => frames.push(ToController::State { entries: Vec::new(), last: true }),
-                }
-                frames
-            }
-            ToActuator::Updates(updates) => {
-                let acks = take(gate, &updates, |_| Ok(())).map_err(|error| error.to_string())?;
-                vec![ToController::Acks(sign_acks(key, &self.name, acks))]
-            }
-            ToActuator::Ask { id, .. } => {
-                vec![ToController::Answer { id, answer: Answer::Error("a simulated host".into()) }]
-            }
-            ToActuator::Ping { id } => vec![ToController::Pong { id }],
-            // This bench's controller signs alone.
-            ToActuator::Unsigned(_) | ToActuator::Share(_) | ToActuator::Endorsement(_) => Vec::new(),
-            ToActuator::Renewed { .. }
-            | ToActuator::NotRenewed(_)
-            | ToActuator::Controllers { .. }
-            | ToActuator::RotateKeys
-            | ToActuator::Rotated { .. }
-            | ToActuator::Settled { .. }
-            | ToActuator::NotRotated(_) => Vec::new(),
-        })
     }
 }

@@ -6,13 +6,14 @@
 //! destination that the asking switch never had. The switch's own clock measures. Two kinds of question: for an endpoint
 //! that was heard before (one event, one update), and for one that must be sought at its host first (two of each).
 //!
-//! Where the time goes: what the controllers count of their steps meanwhile, beside RoSCo's (Lembke, Table 2.3; row R10).
+//! Where the time goes: what the controllers, and the host that asks, count of their steps meanwhile, beside RoSCo's (Lembke, Table 2.3; row R10).
 //!
 //! The labs keep their logs and journals in `/run`, in memory where that is a tmpfs: the line says which.
 
 use super::order::median;
 use super::setup_steps::{Steps, report_steps};
 use crate::failure::Failure;
+use crate::lab::place::{self, HOSTS, METRICS_ADDRESS, Place};
 use clap::Args;
 use serde_json::{Value, json};
 use std::fmt::Display;
@@ -108,6 +109,12 @@ impl Drop for Up {
     }
 }
 
+fn place(kind: Kind) -> Place {
+    // The labs above are all there.
+    let lab = place::Kind::named(kind.lab).unwrap_or(place::Kind::TwoTenants);
+    Place::new(lab, kind.instance)
+}
+
 fn lab(kind: Kind, arguments: &[&str]) -> Result<(), Failure> {
     let own = std::env::current_exe().map_err(Failure::io("finding this program"))?;
     let mut command = Command::new(own);
@@ -185,8 +192,15 @@ impl Up {
             let status = up.client.status().ok()?;
             status.actuators.iter().all(|one| one.acked_entries == one.desired_entries).then_some(())
         })?;
-        up.before = Steps::read(&up.controllers)?;
+        up.before = up.steps()?;
         Ok(up)
+    }
+
+    /// What its controllers have counted, and the host that asks.
+    fn steps(&self) -> Result<Steps, Failure> {
+        let url = format!("http://{METRICS_ADDRESS}/metrics");
+        let host = place(self.kind).netns(HOSTS[0].netns).run("curl", &["-sf", &url])?;
+        Steps::read(&self.controllers, &host)
     }
 
     /// Questions that h1 had answered, and the time that they took together, microseconds.
@@ -285,12 +299,7 @@ fn report(labs: &[Up]) -> Result<(), Failure> {
         }
         say!("{}: {} known, {} sought", up.kind.word, up.measured.heard.len(), up.measured.sought.len());
         let answered = median(up.measured.heard.iter().copied());
-        report_steps(
-            up.kind.word,
-            up.kind.more.is_empty(),
-            answered,
-            &Steps::read(&up.controllers)?.since(&up.before),
-        );
+        report_steps(up.kind.word, up.kind.more.is_empty(), answered, &up.steps()?.since(&up.before));
     }
     Ok(())
 }

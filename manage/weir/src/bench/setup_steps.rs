@@ -1,16 +1,24 @@
-//! The steps of changes that controllers count, and RoSCo's beside them.
+//! The steps of changes that controllers and hosts count, and RoSCo's beside them.
+//!
+//! What RoSCo calls quorum is what a switch waits from the
+//! first update of a batch until enough controllers vouch for it: the host that asks counts it, in every way of signing. The time in which
+//! controllers put a signature together before they send anything is a step of its own.
 
 use crate::failure::Failure;
 use std::collections::BTreeMap;
 use weir_api::client::Client;
 
 /// What RoSCo took for a step, milliseconds (Lembke, Table 2.3), and its name there.
-const ROSCO: [(&str, &str, f64); 4] = [
-    ("order", "agreement", 9.78),
-    ("decide", "processing", 1.36),
-    ("sign", "quorum", 0.28),
-    ("ack", "acknowledgement", 5.50),
+const ROSCO: [(&str, &str, Option<f64>); 5] = [
+    ("order", "agreement", Some(9.78)),
+    ("decide", "processing", Some(1.36)),
+    // There no update has a signature of the group's.
+    ("sign", "signature-at-controllers", None),
+    (QUORUM, "quorum-at-switch", Some(0.28)),
+    ("ack", "acknowledgement", Some(5.50)),
 ];
+/// The step that hosts count.
+const QUORUM: &str = "quorum";
 /// Response, acknowledgement less processing: what it calls its overhead.
 const ROSCO_RESPONSE_MS: f64 = 11.42;
 const ROSCO_OVERHEAD_MS: f64 = 15.56;
@@ -20,28 +28,36 @@ const ROSCO_OVERHEAD_MS: f64 = 15.56;
 pub struct Steps(BTreeMap<String, (f64, f64)>);
 
 impl Steps {
-    /// What controllers have counted together.
+    /// What controllers have counted together, and a host, whose metrics are this text.
     ///
     /// # Errors
     /// [`Failure`]: one does not answer.
-    pub fn read(controllers: &[Client]) -> Result<Steps, Failure> {
+    pub fn read(controllers: &[Client], host: &str) -> Result<Steps, Failure> {
         let mut steps = Steps::default();
         for controller in controllers {
             let text = controller.metrics()?;
-            for (step, _, _) in ROSCO {
-                let value = |name: &str| {
-                    let name = format!("weir_controller_{name}{{step=\"{step}\"}} ");
-                    text.lines().find_map(|line| line.strip_prefix(&name)?.parse::<f64>().ok())
-                };
-                let (Some(count), Some(seconds)) = (value("step_seconds_count"), value("step_seconds_sum"))
-                else {
-                    return Err(Failure::Input(format!("a controller does not count the step '{step}'")));
-                };
-                let of = steps.0.entry(step.to_string()).or_default();
-                *of = (of.0 + count, of.1 + seconds);
+            for (step, _, _) in ROSCO.iter().filter(|(step, _, _)| *step != QUORUM) {
+                let labels = format!("{{step=\"{step}\"}}");
+                steps.add(step, &text, "weir_controller_step_seconds", &labels)?;
             }
         }
+        steps.add(QUORUM, host, "weir_agent_quorum_seconds", "")?;
         Ok(steps)
+    }
+
+    fn add(&mut self, step: &str, text: &str, name: &str, labels: &str) -> Result<(), Failure> {
+        let value = |part: &str| {
+            let name = format!("{name}_{part}{labels} ");
+            text.lines().find_map(|line| line.strip_prefix(&name)?.parse::<f64>().ok())
+        };
+        let (Some(count), Some(seconds)) = (value("count"), value("sum")) else {
+            return Err(Failure::Input(format!(
+                "nobody counts the step '{step}': there is no {name}{labels}"
+            )));
+        };
+        let of = self.0.entry(step.to_string()).or_default();
+        *of = (of.0 + count, of.1 + seconds);
+        Ok(())
     }
 
     /// What came since.
@@ -63,13 +79,14 @@ impl Steps {
 /// Prints the steps of a group beside RoSCo's, which are the paper's figures on its machines.
 /// Where switches need no signature of the group before they act, there is no time for it.
 pub fn report_steps(word: &str, waits_for_signature: bool, response_ms: f64, steps: &Steps) {
-    let print = |metric: &str, own: f64, paper: f64| {
-        say!(
+    let print = |metric: &str, own: f64, paper: Option<f64>| match paper {
+        Some(paper) => say!(
             "RESULT setup {metric}-{word} weir={own:.2}ms rosco-paper={paper:.2}ms ratio={:.2}",
             own / paper
-        );
+        ),
+        None => say!("RESULT setup {metric}-{word} weir={own:.2}ms"),
     };
-    print("step-response", response_ms, ROSCO_RESPONSE_MS);
+    print("step-response", response_ms, Some(ROSCO_RESPONSE_MS));
     for (step, theirs, paper) in ROSCO {
         let counts = step != "sign" || waits_for_signature;
         if let Some(own) = steps.mean_ms(step).filter(|_| counts) {
@@ -77,6 +94,6 @@ pub fn report_steps(word: &str, waits_for_signature: bool, response_ms: f64, ste
         }
     }
     if let (Some(ack), Some(decide)) = (steps.mean_ms("ack"), steps.mean_ms("decide")) {
-        print("step-overhead", response_ms + ack - decide, ROSCO_OVERHEAD_MS);
+        print("step-overhead", response_ms + ack - decide, Some(ROSCO_OVERHEAD_MS));
     }
 }

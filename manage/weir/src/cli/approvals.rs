@@ -1,7 +1,8 @@
 //! `weir approvals`: requests that wait for the word of several operators, and what has to wait.
 //!
 //! Whoever approves signs the digest of the whole request. So the request itself is taken from the controller, its digest is made here, and
-//! what is shown is decoded from it: a controller cannot show one request and have another one approved.
+//! what is shown is decoded from it: a controller cannot show one request and have another one approved. Nor can the author: what would
+//! move, hide or turn the text of a terminal is shown as what it is.
 
 use super::consent::Consent;
 use super::{Failure, Output, output};
@@ -157,11 +158,11 @@ impl Found {
         let mut text = format!(
             "Request {} of {}: {}\n",
             shown.id,
-            shown.author,
-            weir_api::asked::in_words(self.said.body())
+            plain(shown.author),
+            plain(&weir_api::asked::in_words(self.said.body()))
         );
         for change in &shown.changes {
-            text.push_str(&format!("  {change}\n"));
+            text.push_str(&format!("  {}\n", plain(change)));
         }
         text.push_str(&format!(
             "It needs the word of {} of role {}, and has that of {}; until {} it waits.",
@@ -175,7 +176,22 @@ impl Found {
 }
 
 fn some(names: &[String]) -> String {
-    if names.is_empty() { "none".to_owned() } else { names.join(", ") }
+    if names.is_empty() { "none".to_owned() } else { plain(&names.join(", ")) }
+}
+
+/// Text of somebody else in a line of a terminal: control characters, and those that turn the direction or have no width, as their numbers.
+fn plain(text: &str) -> String {
+    let is_unseen = |c: char| {
+        c.is_control()
+            || matches!(c, '\u{ad}' | '\u{61c}' | '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2060}'..='\u{206f}' | '\u{feff}')
+    };
+    text.chars().fold(String::with_capacity(text.len()), |mut shown, c| {
+        match is_unseen(c) {
+            true => shown.extend(c.escape_unicode()),
+            false => shown.push(c),
+        }
+        shown
+    })
 }
 
 fn role(role: OperatorRole) -> &'static str {
@@ -269,6 +285,11 @@ fn find(client: &Client, id: &str) -> Result<Found, Failure> {
         )
     })?;
     let id = id.to_ascii_lowercase();
+    if id.is_empty() || !id.bytes().all(|digit| digit.is_ascii_hexdigit()) {
+        return Err(Failure::Input(format!(
+            "'{id}' is no id: the first hexadecimal digits of one are wanted, as 'weir approvals list' shows them"
+        )));
+    }
     let mut found: Vec<WaitingView> = client.approvals()?.items;
     found.retain(|one| one.id.starts_with(&id));
     match (found.pop(), found.pop()) {
@@ -363,7 +384,7 @@ fn text(list: &ApprovalList) -> String {
         let said = decode::<Said>(&bytes);
         let (author, what) = said.map_or_else(
             |_| ("?".to_owned(), "what this release cannot read".to_owned()),
-            |said| (said.author().short().to_owned(), weir_api::asked::in_words(said.body())),
+            |said| (plain(said.author().short()), plain(&weir_api::asked::in_words(said.body()))),
         );
         let needed = format!("{} of role {}", one.needed, role(one.role));
         let shown = one.id.chars().take(SHOWN_DIGITS).collect();
@@ -411,7 +432,7 @@ mod tests {
     fn what_is_shown_is_what_the_id_names() {
         let (red, blue) = (said("red"), said("blue"));
         let found = Found::of(view(&red, &red), &label("prod")).unwrap();
-        assert_eq!(found.shown().changes, ["- network red"]);
+        assert_eq!(found.shown().changes, ["- network/red"]);
         assert_eq!(found.shown().kinds, ["apply", "delete", "delete-network"]);
         assert!(found.text().contains("needs the word of 2 of role admin, and has that of alice"));
         for wrong in [
@@ -422,6 +443,26 @@ mod tests {
             let why = wrong.err().unwrap().to_string();
             assert!(why.contains("nothing was signed"), "{why}");
         }
+    }
+
+    /// A text that would go back over the line before, or look like another one, is shown as what it is, in one line.
+    #[test]
+    fn nothing_of_a_request_is_hidden_by_how_it_is_written() {
+        let id = ResourceId { kind: Kind::Network, network: None, name: label("red") };
+        let document = "{}\r\u{1b}[2K\u{1b}[1A- network old\n+ \u{202e}der krowten".to_owned();
+        let wanted = Wanted::Document(document);
+        let body = EventBody::Intent(Transaction {
+            mutations: vec![Mutation { id, expected: None, wanted }],
+            replace_all: true,
+        });
+        let event = Event { source: SourceId::of_operator(&label("alice")), sequence: 1, body };
+        let said = sign_said(&KeyPair::from_seed(&[1; 32]), &label("prod"), event, (1, 2));
+        let given = vec!["bo\u{1b}[0mb".to_owned()];
+        let found = Found::of(WaitingView { given, ..view(&said, &said) }, &label("prod")).unwrap();
+        let text = found.text();
+        assert_eq!(text.lines().count(), 4, "{text}");
+        assert!(!text.chars().any(|c| c.is_control() && c != '\n' || c == '\u{202e}'), "{text}");
+        assert!(text.contains("- everything else") && text.contains("bo\\u{1b}[0mb"), "{text}");
     }
 
     #[test]

@@ -12,7 +12,9 @@ use std::process::ExitCode;
 use std::time::Duration;
 use weir_api::any::parse_kind;
 use weir_api::client::{Client, ClientError};
-use weir_api::types::{ActuatorStatus, DeviceView, ResourceView, StatusResponse, WatchEvent};
+use weir_api::types::{
+    ActuatorStatus, ConductView, DeviceView, LineView, ResourceView, StatusResponse, WatchEvent,
+};
 use weir_model::Label;
 use weir_model::resource::{Kind, Resource};
 
@@ -455,6 +457,9 @@ fn show_status(status: &StatusResponse) {
         table.add_row(row);
     }
     say!("{table}");
+    if let Some(line) = &status.line {
+        say!("{}", line_text(line));
+    }
     for actuator in &status.actuators {
         let behind = actuator.desired_entries.saturating_sub(actuator.acked_entries);
         show_some(&actuator.name, "waits", &actuator.waiting, behind);
@@ -465,12 +470,35 @@ fn show_status(status: &StatusResponse) {
             .map(|port| format!("port {}: {}", port.endpoint, port.reason))
             .collect();
         show_some(&actuator.name, "no traffic", &down, actuator.ports_down_total.unwrap_or(0));
+        let conduct: Vec<String> = actuator.conduct.iter().map(conduct).collect();
+        show_some(&actuator.name, "says", &conduct, conduct.len());
         for plane in &actuator.planes {
             let what = &plane.plane;
             show_some(&actuator.name, &format!("{what} ordered"), &plane.ordered, plane.ordered_total);
             show_some(&actuator.name, what, &plane.told, plane.told_total);
         }
     }
+}
+
+/// With linear consistency: what everything else waits for.
+fn line_text(line: &LineView) -> String {
+    let behind = line.length.saturating_sub(1);
+    let (name, seconds) = (&line.actuator, line.for_ms as f64 / 1e3);
+    format!(
+        "{name} holds the line ('consistency: linear'): {}, for {seconds:.1} s; {behind} {} behind it. If it does not come back, 'weir \
+         forget {name}' lets go",
+        line.update,
+        plural("update", behind)
+    )
+}
+
+/// What a host said of a controller, in words.
+fn conduct(one: &ConductView) -> String {
+    let ConductView { address, member, sent, ended, forgeries, ago_ms } = one;
+    let who = member.map_or_else(|| address.clone(), |member| format!("controller {member}"));
+    let often = if *ended == 1 { String::new() } else { format!(", {ended} times by now") };
+    let forged = if *forgeries == 0 { String::new() } else { format!("; {forgeries} forgeries counted") };
+    format!("{who} sent {sent}, session closed {} s ago{often}{forged}", ago_ms / 1_000)
 }
 
 /// The first lines of one kind, and how many more there are.

@@ -12,7 +12,7 @@
 
 mod checks;
 mod guest;
-mod place;
+pub(crate) mod place;
 mod play;
 mod programs;
 mod topology;
@@ -90,6 +90,9 @@ enum Command {
         /// How a group signs: shares, which its controllers put together, shares-at-switches, or endorsed
         #[arg(long, value_parser = ["shares", "shares-at-switches", "endorsed"])]
         signatures: Option<String>,
+        /// What an update of a switch waits for: see docs/operate/consistency.md
+        #[arg(long, value_parser = ["dependent", "linear", "none"])]
+        consistency: Option<String>,
     },
     /// End a lab and remove all that it made
     Down {
@@ -131,8 +134,9 @@ impl Lab {
                 list();
                 Ok(ExitCode::SUCCESS)
             }
-            Command::Up { which, no_keep, no_checks, signatures } => {
-                up(which.place(), no_keep, no_checks, signatures.as_deref())
+            Command::Up { which, no_keep, no_checks, signatures, consistency } => {
+                let said = Said { signatures: signatures.as_deref(), consistency: consistency.as_deref() };
+                up(which.place(), no_keep, no_checks, &said)
             }
             Command::Down { which } => down(which.place()),
             Command::Status { which } => status(which.place()),
@@ -178,9 +182,15 @@ fn guests_of(place: Place) -> Result<Vec<Guest>, Failure> {
     Ok(guest::guests(&resources_of(place)?.0))
 }
 
-fn up(place: Place, no_keep: bool, no_checks: bool, signatures: Option<&str>) -> Result<ExitCode, Failure> {
+/// What was said of a lab's controllers.
+struct Said<'a> {
+    signatures: Option<&'a str>,
+    consistency: Option<&'a str>,
+}
+
+fn up(place: Place, no_keep: bool, no_checks: bool, said: &Said<'_>) -> Result<ExitCode, Failure> {
     system::require_root()?;
-    if signatures.is_some() && !place.grouped() {
+    if said.signatures.is_some() && !place.grouped() {
         return Err(Failure::Input(format!("{} has one controller, which signs alone", place.name())));
     }
     system::require_installed(&NEEDED)?;
@@ -191,8 +201,11 @@ fn up(place: Place, no_keep: bool, no_checks: bool, signatures: Option<&str>) ->
         remove(place, &earlier)?;
     }
     let scope = Scope::begin(&place.name(), &place.prefix())?;
-    if let Some(signatures) = signatures {
+    if let Some(signatures) = said.signatures {
         programs::sign_by(&scope, signatures)?;
+    }
+    if let Some(consistency) = said.consistency {
+        programs::consistent_by(&scope, consistency)?;
     }
     let steps = UP_STEPS + if no_checks { 0 } else { checks::COUNT };
     let mut progress = Progress::new(&place.name(), steps);

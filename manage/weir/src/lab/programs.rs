@@ -91,11 +91,17 @@ fn controller(scope: &Scope, place: Place, one: &Member, join: bool) -> Result<P
         .args(["--api".to_string(), format!("{address}:{API_PORT}")])
         .args(["--session".to_string(), format!("{address}:{SESSION_PORT}")])
         .netns(&place.netns(one.netns));
+    let mut given = consistency_settings(scope);
     if place.grouped() {
+        given += &group_settings(scope, place, one)?;
+    }
+    if !given.is_empty() {
         let settings = settings_path(scope, one);
-        std::fs::write(&settings, group_settings(scope, place, one)?)
+        std::fs::write(&settings, given)
             .map_err(|error| Error::io(format!("write {}", settings.display()), error))?;
         program = program.arg("--config").arg(settings);
+    }
+    if place.grouped() {
         if join || !place.founders().contains(one) {
             program = program.arg("--join-group");
         }
@@ -116,10 +122,34 @@ fn signatures_path(scope: &Scope) -> PathBuf {
     scope.folder().join("signatures")
 }
 
+/// After how long a silent controller is replaced by a spare, where somebody has said it: a number of seconds, for controllers that start later.
+fn replace_after_path(scope: &Scope) -> PathBuf {
+    scope.folder().join("replace-after")
+}
+
 /// Remembers how the group of a lab signs.
 pub fn sign_by(scope: &Scope, signatures: &str) -> Result<(), Error> {
-    let path = signatures_path(scope);
-    std::fs::write(&path, signatures).map_err(|error| Error::io(format!("write {}", path.display()), error))
+    remember(&signatures_path(scope), signatures)
+}
+
+/// What an update of a switch waits for, where it was said: for controllers that start later, too.
+fn consistency_path(scope: &Scope) -> PathBuf {
+    scope.folder().join("consistency")
+}
+
+/// Remembers what an update of a switch waits for in a lab.
+pub fn consistent_by(scope: &Scope, consistency: &str) -> Result<(), Error> {
+    remember(&consistency_path(scope), consistency)
+}
+
+fn remember(path: &Path, text: &str) -> Result<(), Error> {
+    std::fs::write(path, text).map_err(|error| Error::io(format!("write {}", path.display()), error))
+}
+
+/// The field `consistency` of a controller's settings, where the lab has one: a line of YAML.
+fn consistency_settings(scope: &Scope) -> String {
+    let said = std::fs::read_to_string(consistency_path(scope));
+    said.map(|said| format!("consistency: {}\n", said.trim())).unwrap_or_default()
 }
 
 /// The part `operators` of a controller's settings, where the lab has one: a line of YAML.
@@ -148,6 +178,9 @@ fn group_settings(scope: &Scope, place: Place, one: &Member) -> Result<String, F
     }
     if let Ok(signatures) = std::fs::read_to_string(signatures_path(scope)) {
         text.push_str(&format!("  signatures: {signatures}\n"));
+    }
+    if let Ok(seconds) = std::fs::read_to_string(replace_after_path(scope)) {
+        text.push_str(&format!("  replaceAfterSeconds: {}\n", seconds.trim()));
     }
     if place.founders().contains(one) || place.byzantine() {
         text.push_str("  founders:\n");

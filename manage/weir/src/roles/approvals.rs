@@ -6,10 +6,10 @@ use base64::prelude::BASE64_STANDARD;
 use weir_api::types::{ApprovalList, ApprovalResponse, NeedOf, WaitingView};
 use weir_api::{ApiError, Caller};
 use weir_base::codec::encode;
-use weir_controller::core::approvals::{Waiting, all_waiting, needs};
+use weir_controller::core::approvals::{Waiting, all_waiting, needs, waiting};
 use weir_controller::driver::Published;
 use weir_model::approval::{Approval, Need, Needs};
-use weir_model::event::{EventBody, SourceId};
+use weir_model::event::{EventBody, Said, SourceId};
 use weir_model::join::to_hex;
 use weir_model::operator::OperatorRole;
 
@@ -17,9 +17,9 @@ use weir_model::operator::OperatorRole;
 const SHOWN_DIGITS: usize = 16;
 
 /// Of whom a request that waits needs the word, and who has said so.
-fn state(known: &Published, waiting: &Waiting) -> (Need, Vec<SourceId>) {
+fn state(known: &Published, (waiting, said): &(Waiting, Said)) -> (Need, Vec<SourceId>) {
     let alone = Need { approvals: 1, role: OperatorRole::Operator };
-    let need = needs(&known.store).of(waiting.said.body()).unwrap_or(alone);
+    let need = needs(&known.store).of(said.body()).unwrap_or(alone);
     (need, waiting.counted(&known.operators, need))
 }
 
@@ -36,8 +36,9 @@ fn role_words(role: OperatorRole) -> &'static str {
 
 impl Controlled {
     /// That a request is ordered and waits, for who asked.
-    pub(super) fn told_to_wait(&self, digest: &[u8; 32], waiting: &Waiting) -> ApiError {
-        let (need, given) = state(&self.handle.published(), waiting);
+    pub(super) fn told_to_wait(&self, digest: &[u8; 32], waits: &(Waiting, Said)) -> ApiError {
+        let (need, given) = state(&self.handle.published(), waits);
+        let (waiting, said) = waits;
         let id = to_hex(digest);
         let hours = waiting.until_ms.saturating_sub(waiting.since_ms) / 3_600_000;
         let time = if hours > 0 {
@@ -48,7 +49,7 @@ impl Controlled {
         ApiError::waits(format!(
             "{} waits for approval: it needs the word of {} {}, and has that of {}; others give theirs within {time} with \
              'weir approvals approve {}'",
-            weir_api::asked::in_words(waiting.said.body()),
+            weir_api::asked::in_words(said.body()),
             need.approvals,
             role_words(need.role),
             if given.is_empty() { "none".to_owned() } else { names(&given).join(", ") },
@@ -61,11 +62,13 @@ impl Controlled {
         let known = self.handle.published();
         let Needs { kinds, wait_s } = needs(&known.store);
         let mut items: Vec<WaitingView> = all_waiting(&known.store, self.handle.time().wall_ms())
-            .map(|(digest, waiting)| {
-                let (need, given) = state(&known, &waiting);
+            .filter_map(|(digest, _)| Some((digest, waiting(&known.store, &digest)?)))
+            .map(|(digest, waits)| {
+                let (need, given) = state(&known, &waits);
+                let (waiting, said) = waits;
                 WaitingView {
                     id: to_hex(&digest),
-                    said: BASE64_STANDARD.encode(encode(&waiting.said)),
+                    said: BASE64_STANDARD.encode(encode(&said)),
                     version: waiting.version.0,
                     since_ms: waiting.since_ms,
                     until_ms: waiting.until_ms,
@@ -106,9 +109,8 @@ impl Controlled {
         }
         let said = if approve { Approval::Given(id) } else { Approval::Refused(id) };
         let version = self.say(caller, EventBody::Approval(Box::new(said))).await?;
-        let waiting = self.handle.waits(&id);
-        let (given, needed) = waiting.map_or((0, 0), |waiting| {
-            let (need, given) = state(&self.handle.published(), &waiting);
+        let (given, needed) = self.handle.waits(&id).map_or((0, 0), |waits| {
+            let (need, given) = state(&self.handle.published(), &waits);
             (u8::try_from(given.len()).unwrap_or(u8::MAX), need.approvals)
         });
         Ok(ApprovalResponse { version: version.0, done: approve && needed == 0, given, needed })

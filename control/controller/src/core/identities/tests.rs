@@ -336,7 +336,8 @@ impl World {
     /// With the rules of this release, or as a log of an earlier one is carried out.
     fn under(rules: u64) -> World {
         let mut world = World::new(2, true);
-        let Item::Operations { now_ms, origin, ticket, batch } = crate::core::marker(1) else {
+        let Item::Operations { now_ms, origin, ticket, batch } = crate::core::marker(1, crate::core::RULES)
+        else {
             unreachable!()
         };
         let batch = weir_store::Batch { settled_below: rules, ..batch };

@@ -49,7 +49,7 @@ fn decide(core: &mut Core, event: SignedEvent) {
 }
 
 fn switch_on(core: &mut Core) {
-    core.step(Input::Ordered(vec![marker(1)]), &mut Vec::new());
+    core.step(Input::Ordered(vec![marker(1, RULES)]), &mut Vec::new());
     assert_eq!(core.rules(), RULES);
 }
 
@@ -106,7 +106,7 @@ fn a_marker_changes_nothing_but_the_rules() {
     switch_on(&mut marked);
     assert_eq!(marked.replica_digest(), plain.replica_digest());
     // A marker of rules that are not known yet gives those that are.
-    let Item::Operations { now_ms, origin, ticket, batch } = marker(2) else { panic!() };
+    let Item::Operations { now_ms, origin, ticket, batch } = marker(2, RULES) else { panic!() };
     let batch = Batch { settled_below: u64::from(RULES) + 5, ..batch };
     plain.step(Input::Ordered(vec![Item::Operations { now_ms, origin, ticket, batch }]), &mut Vec::new());
     assert_eq!(plain.rules(), RULES);

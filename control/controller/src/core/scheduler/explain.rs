@@ -1,5 +1,6 @@
 //! What the scheduler can say about itself: state of actuators and keys, and why an update waits.
 
+use super::held::Held;
 use super::progress::Reached;
 use super::slot::{Slot, Target};
 use super::{Mode, Scheduler};
@@ -134,12 +135,13 @@ impl Scheduler {
                 target: label.clone(),
                 key: key.clone(),
                 version,
-                state: self.wait_state(target, &target.slots[key]),
+                state: self.wait_state(target, &target.slots[key], target.slots[key].desired()),
             })
             .collect()
     }
 
-    fn wait_state(&self, target: &Target, slot: &Slot) -> WaitState {
+    /// Why one of a slot's updates is not acked.
+    pub(super) fn wait_state(&self, target: &Target, slot: &Slot, held: &Held) -> WaitState {
         if let Some((_, refusal, _)) = &slot.refused {
             return WaitState::Refused(refusal.clone());
         }
@@ -148,13 +150,13 @@ impl Scheduler {
         }
         let missing: Vec<Dependency> = match self.settings.mode {
             Mode::None => Vec::new(),
-            Mode::Linear | Mode::Dependent => self.missing(slot.desired()).collect(),
+            Mode::Linear | Mode::Dependent => self.missing(held).collect(),
         };
         match (target.session, target.synced) {
             _ if !missing.is_empty() => WaitState::Dependencies(missing),
             (None, _) => WaitState::Disconnected,
             (Some(_), false) => WaitState::Comparing,
-            (Some(_), true) if !slot.desired().is_signed() => WaitState::Unsigned,
+            (Some(_), true) if !held.is_signed() => WaitState::Unsigned,
             (Some(_), true) => WaitState::Queued,
         }
     }

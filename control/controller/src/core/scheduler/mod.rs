@@ -13,7 +13,7 @@
 //! - A newer update of a key replaces unsent older ones, except those that something waits for
 //!   which the newer one itself waits for: dropping these would let the two wait for each other for
 //!   ever. Since a dependency never points to a later version, the oldest waiting update can
-//!   always go, so every update is released once all actuators are there.
+//!   always go, so every update is released once all actuators are there. In linear mode nothing is replaced: see [`line`].
 //! - Nothing here depends on time or on acks but the moment of sending: what is signed is decided
 //!   by the order alone.
 //! - What outlives something else ([`edges::outlives`]) is never deleted at an actuator before it, also when that delete was decided
@@ -38,6 +38,7 @@ mod explain;
 mod frames;
 mod held;
 mod lead;
+mod line;
 mod planes;
 mod progress;
 mod queue;
@@ -51,12 +52,13 @@ mod tests;
 
 pub use explain::{KeyStatus, TargetStatus, WaitState, Waiting};
 pub use held::Held;
+pub use line::LineStatus;
 pub use progress::Reached;
 pub(super) use reconcile::continues_at;
 pub use rings::{Ring, Wait};
 
 use crate::core::Output;
-use held::Place;
+use line::Line;
 use progress::Progress;
 use rings::Rings;
 use signing::Unsigned;
@@ -78,7 +80,7 @@ const VISITED_MAX: usize = 1024;
 pub enum Mode {
     /// Send everything at once, whatever it waits for (row R3, a baseline).
     None,
-    /// One update at a time in the whole domain, in the order of decisions (row R1).
+    /// One update at a time in the whole domain, in the order of decisions, none left out: see [`line`] (row R1).
     Linear,
     /// Each update when what it waits for is acked; all else in parallel (row R2).
     #[default]
@@ -104,6 +106,10 @@ pub struct SchedulerSettings {
     pub tombstones_max: usize,
     /// Updates whose progress is followed by version.
     pub followed_max: usize,
+    /// In linear mode, versions of keys that are kept though a newer one of the key is decided, at most.
+    pub line_older_max: usize,
+    /// Bytes of them, at most.
+    pub line_older_bytes_max: usize,
     /// Send updates before their batch is signed: actuators put the signature together from shares (row C4).
     pub send_unsigned: bool,
 }
@@ -119,6 +125,8 @@ impl Default for SchedulerSettings {
             state_ms: 30_000,
             tombstones_max: weir_trust::gate::TOMBSTONES_MAX,
             followed_max: 1_000_000,
+            line_older_max: 65_536,
+            line_older_bytes_max: 256 << 20,
             send_unsigned: false,
         }
     }
@@ -135,6 +143,10 @@ pub struct SchedulerCounters {
     pub kept_beside: u64,
     /// Older updates dropped although something may wait for them, because a slot was full.
     pub slots_cut: u64,
+    /// In linear mode: updates that never go because their actuator refused them and a newer one of the key is decided.
+    pub line_given_up: u64,
+    /// In linear mode: updates that never go because too many older ones waited.
+    pub line_cut: u64,
     /// Updates sent for the first time to a session.
     pub sent: u64,
     /// Updates sent again because no ack came.
@@ -187,7 +199,7 @@ pub struct Scheduler {
     /// Who to look at again when a node's ack changes.
     waiting: BTreeMap<Node, BTreeSet<Node>>,
     /// All unacked updates in the order of decisions; only in linear mode.
-    line: BTreeMap<Place, Node>,
+    line: Line,
     progress: Progress,
     unsigned: Unsigned,
     /// Waiters of what was acked since the last [`Scheduler::pump`]: one that waits for many things of one frame is
@@ -212,7 +224,7 @@ impl Scheduler {
             settings,
             targets: BTreeMap::new(),
             waiting: BTreeMap::new(),
-            line: BTreeMap::new(),
+            line: Line::default(),
             progress: Progress::new(settings.followed_max),
             unsigned: Unsigned::default(),
             woken: BTreeSet::new(),
@@ -274,7 +286,7 @@ impl Scheduler {
     pub fn insert(&mut self, held: Held, out: &mut Vec<Output>) {
         let node = held.node();
         let replaces = self.targets.get(&node.0).is_some_and(|target| target.slots.contains_key(&node.1));
-        let keep = replaces && self.reaches(&held, &node);
+        let keep = replaces && !self.is_linear() && self.reaches(&held, &node);
         self.put(held, keep);
         self.take_ahead(&node, out);
         self.evaluate(&node);
@@ -293,42 +305,57 @@ impl Scheduler {
         let version = held.version();
         self.counters.planned += 1;
         self.unsigned.add(&held);
-        if self.settings.mode == Mode::Linear {
-            self.line.insert(held.place(), (label.clone(), key.clone()));
-        }
+        let room = match self.is_linear() {
+            true => self.enter_line(&held),
+            false if keep => HELD_PER_SLOT_MAX - 1,
+            false => 0,
+        };
         let target = self.targets.entry(label.clone()).or_default();
-        let dropped = target.put(held, keep);
-        self.counters.kept_beside += u64::from(keep && target.slots[&key].held.len() > 1);
-        if keep && !dropped.is_empty() {
+        let refused = target.slots.get(&key).and_then(|slot| Some(slot.refused.as_ref()?.0));
+        let dropped = target.put(held, room);
+        self.counters.kept_beside += u64::from(room > 0 && target.slots[&key].held.len() > 1);
+        if room > 0 && !dropped.is_empty() {
             self.counters.slots_cut += dropped.len() as u64;
         }
+        let mut superseded = 0;
         for old in &dropped {
-            self.line.remove(&old.place());
+            self.line.take(&old.place());
             let unsent = target.slots[&key].sent_version() < Some(old.version())
                 && target.slots[&key].acked < Some(old.version());
-            self.counters.superseded += u64::from(unsent);
+            superseded += u64::from(unsent);
         }
+        self.counters.superseded += superseded;
         if let Some(slot) = target.slots.get_mut(&key) {
             self.progress.begin(version, &mut slot.open);
         }
+        if self.is_linear() {
+            self.cut_line(superseded);
+            refused.into_iter().for_each(|version| self.give_up(&label, &key, version));
+        }
     }
 
-    /// What a delete waits for beside its plan: keys that it outlives ([`edges::outlives`]) whose delete was decided no later and is
-    /// not acked. An app cannot name these, it knows no acks.
+    /// What a delete waits for beside its plan: keys that it outlives ([`edges::outlives`]) of which a delete was decided no later and
+    /// is not acked. An app cannot name these, it knows no acks. Where nothing is left out, such a key may be desired anew since.
     fn survived_in_the_way<'a>(&'a self, held: &'a Held) -> impl Iterator<Item = Dependency> + 'a {
         let update = &held.proven.update;
         let may = held.is_delete() && edges::may_outlive(&update.key);
         let target = self.targets.get(&update.target).filter(|_| may);
-        target
-            .into_iter()
-            .flat_map(|target| &target.behind)
-            .take_while(|(decided, _)| *decided <= update.version)
-            .filter(|(_, key)| edges::outlives(&update.key, key))
-            .filter_map(|(decided, key)| {
-                let gone = self.desired(&update.target, key)?.is_delete();
-                let (target, key, version) = (update.target.clone(), key.clone(), *decided);
-                gone.then_some(Dependency { target, key, version, reason: edges::PART_GONE })
-            })
+        let all = self.is_linear();
+        let slots = target.into_iter().flat_map(move |target| {
+            let decided =
+                target.behind.iter().take_while(move |(desired, _)| all || *desired <= update.version);
+            decided.filter_map(move |(_, key)| Some((key, target.slots.get(key)?)))
+        });
+        slots.filter(|(key, _)| edges::outlives(&update.key, key)).filter_map(move |(key, slot)| {
+            let mut candidates = slot.held.iter().rev();
+            let gone = match all {
+                true => candidates.find(|other| other.version() <= update.version && other.is_delete()),
+                false => candidates.next().filter(|desired| desired.is_delete()),
+            };
+            let version = gone.map(Held::version).filter(|version| slot.acked < Some(*version))?;
+            let (target, key) = (update.target.clone(), key.clone());
+            Some(Dependency { target, key, version, reason: edges::PART_GONE })
+        })
     }
 
     /// Whether an update would wait, over any number of steps, for `node`.
@@ -396,7 +423,7 @@ impl Scheduler {
             out.push(Output::Close { target: label.clone(), session, reason });
         }
         for slot in target.slots.into_values() {
-            slot.held.iter().for_each(|held| drop(self.line.remove(&held.place())));
+            slot.held.iter().for_each(|held| self.line.take(&held.place()));
             self.progress.settle(slot.open, &mut |version| out.push(Output::Finished(version)));
         }
         self.wake_all(label);
@@ -483,6 +510,11 @@ impl Scheduler {
             }
             return;
         }
+        if self.is_linear() && !is_desired && matches!(refusal, Refusal::Stale { .. }) {
+            // Another replica led meanwhile, and was further.
+            self.give_up(label, key, version);
+            return;
+        }
         let first = self.mark_refused(label, key, version, refusal);
         if let Refusal::Failed(reason) = refusal {
             self.note_named(label, key, reason);
@@ -490,6 +522,9 @@ impl Scheduler {
         if first {
             let refusal = refusal.clone();
             out.push(Output::Refused { target: label.clone(), key: key.clone(), version, refusal });
+        }
+        if self.is_linear() && !is_desired {
+            self.give_up(label, key, version);
         }
     }
 
@@ -507,15 +542,16 @@ impl Scheduler {
 
     /// Sets what is acked of a slot and does all that follows.
     fn set_acked(&mut self, label: &Label, key: &Key, acked: Option<Version>, out: &mut Vec<Output>) {
-        let linear = self.settings.mode == Mode::Linear;
+        let linear = self.is_linear();
         let Some(target) = self.targets.get_mut(label) else { return };
         let dropped = target.set_acked(key, acked);
         let Some(slot) = target.slots.get_mut(key) else { return };
         if linear {
+            let desired = slot.desired().version();
             for held in dropped.iter().chain(&slot.held) {
                 match Some(held.version()) > acked {
-                    true => drop(self.line.insert(held.place(), (label.clone(), key.clone()))),
-                    false => drop(self.line.remove(&held.place())),
+                    true => self.line.add(held, held.version() != desired),
+                    false => self.line.take(&held.place()),
                 }
             }
         }
@@ -550,7 +586,7 @@ impl Scheduler {
         let Some(target) = self.targets.get_mut(label) else { return };
         let Some(slot) = target.forget(key) else { return };
         self.counters.tombstones_forgotten += 1;
-        slot.held.iter().for_each(|held| drop(self.line.remove(&held.place())));
+        slot.held.iter().for_each(|held| self.line.take(&held.place()));
         self.progress.settle(slot.open, &mut |version| out.push(Output::Finished(version)));
         self.wake(&(label.clone(), key.clone()));
         self.retry_named(&(label.clone(), key.clone()));

@@ -17,7 +17,7 @@ impl Scheduler {
     /// the first thing that is missing.
     pub(super) fn evaluate(&mut self, node: &Node) {
         self.dirty.insert(node.0.clone());
-        if self.settings.mode == Mode::Linear {
+        if self.is_linear() {
             return;
         }
         match self.candidate(node) {
@@ -37,7 +37,7 @@ impl Scheduler {
     }
 
     /// Whether its signature is there, or is not waited for.
-    fn may_go(&self, held: &Held) -> bool {
+    pub(super) fn may_go(&self, held: &Held) -> bool {
         held.is_signed() || (self.settings.send_unsigned && !held.header.by_key)
     }
 
@@ -95,6 +95,9 @@ impl Scheduler {
         for node in std::mem::take(&mut self.woken) {
             self.evaluate(&node);
         }
+        if self.is_linear() {
+            self.look_at_line();
+        }
         if !self.leads {
             return;
         }
@@ -131,49 +134,33 @@ impl Scheduler {
         self.emit(label, released, out);
     }
 
-    /// Linear mode: the first unacked update in the order of decisions, alone. One that waits for an
-    /// update that a later one replaced is passed over until that is acked.
-    fn pump_line(&mut self, out: &mut Vec<Output>) {
-        if self.targets.values().any(|target| !target.in_flight.is_empty()) {
-            return;
-        }
-        let first = self.line.iter().find_map(|((version, leaf), node)| {
-            let slot = self.targets.get(&node.0)?.slots.get(&node.1)?;
-            let at = slot.held.iter().position(|held| held.place() == (*version, *leaf))?;
-            self.first_missing(&slot.held[at]).is_none().then(|| (node.clone(), at))
-        });
-        let Some((node, at)) = first else { return };
-        let target = &self.targets[&node.0];
-        let slot = &target.slots[&node.1];
-        if !target.is_ready() || slot.refused.is_some() || !self.may_go(&slot.held[at]) {
-            return;
-        }
-        let released = self.release(&node, at);
-        self.counters.sent += 1;
-        self.emit(&node.0, released.into_iter().collect(), out);
-    }
-
     /// Marks an update as sent and drops the older ones of its slot.
-    fn release(&mut self, node: &Node, at: usize) -> Option<Held> {
+    pub(super) fn release(&mut self, node: &Node, at: usize) -> Option<Held> {
         let now_ms = self.now_ms;
         let target = self.targets.get_mut(&node.0)?;
         target.take_back(&node.1);
         let slot = target.slots.get_mut(&node.1)?;
-        let claims = slot.held.get(at).map(|held| edges::claims(&held.proven.update)).unwrap_or_default();
-        target.claims.add(&node.1, claims);
-        let superseded: Vec<Held> = slot.held.drain(..at).collect();
-        let held = slot.held.first()?.clone();
+        let held = slot.held.get(at)?.clone();
+        target.claims.add(&node.1, edges::claims(&held.proven.update));
+        // In linear mode, what does not stand in the line was given up, and stays known until a later one is acked.
+        let (line, is_linear) = (&self.line, self.settings.mode == Mode::Linear);
+        let is_superseded =
+            |older: &mut Held| older.version() < held.version() && (!is_linear || line.has(&older.place()));
+        let superseded: Vec<Held> = slot.held.extract_if(.., is_superseded).collect();
         let (version, signed, bytes) = (held.version(), held.is_signed(), held.bytes);
         slot.sends(Sent { version, at_ms: now_ms, bytes, signed });
         target.in_flight.insert(node.1.clone());
         target.in_flight_bytes += held.bytes;
         for old in &superseded {
-            self.line.remove(&old.place());
+            self.line.take(&old.place());
+        }
+        if is_linear {
+            self.counters.line_given_up += superseded.len() as u64;
         }
         Some(held)
     }
 
-    fn emit(&self, label: &Label, released: Vec<Held>, out: &mut Vec<Output>) {
+    pub(super) fn emit(&self, label: &Label, released: Vec<Held>, out: &mut Vec<Output>) {
         let Some(session) = self.targets.get(label).and_then(|target| target.session) else { return };
         for Packed { header, updates } in frames::pack(released) {
             let target = label.clone();
@@ -229,13 +216,14 @@ impl Scheduler {
         for key in &target.in_flight {
             let Some(slot) = target.slots.get_mut(key) else { continue };
             let Some(sent) = slot.sent.as_mut() else { continue };
+            let held = slot.held.iter().find(|held| held.version() == sent.version);
             // Shares are sent once: with the whole signature there is no need to wait for them.
-            let whole = !sent.signed && slot.held.first().is_some_and(Held::is_signed);
+            let whole = !sent.signed && held.is_some_and(Held::is_signed);
             let patience_ms = if whole { resend_ms.min(UNSIGNED_RESEND_MS) } else { resend_ms };
             if now_ms - sent.at_ms <= patience_ms {
                 continue;
             }
-            match slot.held.iter().find(|held| held.version() == sent.version) {
+            match held {
                 Some(held) => {
                     (sent.at_ms, sent.signed) = (now_ms, held.is_signed());
                     again.push(held.clone());

@@ -150,9 +150,8 @@ pub(crate) struct Doubt {
 }
 
 impl Target {
-    /// Adds an update as the desired one; returns the older ones that it replaces. With `keep` these
-    /// are only those for which the slot has no room.
-    pub fn put(&mut self, held: Held, keep: bool) -> Vec<Held> {
+    /// Adds an update as the desired one; returns the older ones that it replaces: those for which there is no room beside it.
+    pub fn put(&mut self, held: Held, room: usize) -> Vec<Held> {
         let (_, key) = held.node();
         let version = held.version();
         let slot = self.slots.entry(key.clone()).or_default();
@@ -164,7 +163,6 @@ impl Target {
             self.desired_sums.take(slot.desired_sums);
         }
         let acked = slot.acked;
-        let room = if keep { super::HELD_PER_SLOT_MAX - 1 } else { 0 };
         let surplus = slot.held.len().saturating_sub(room);
         let dropped: Vec<Held> =
             slot.held.drain(..surplus).filter(|old| Some(old.version()) > acked).collect();

@@ -95,6 +95,14 @@ fn a_promise_that_cannot_be_kept_is_not_made() {
     assert!(error.contains("no room"), "{error}");
     assert!(lab.inboxes[&2].take().is_empty(), "nothing was told");
     assert!(!member.aside.knows_of(7));
+    // It may be on the disk all the same: the entry is not carried out, nor another one at its place, as long as nobody takes that back.
+    member.wishes.clear();
+    assert!(member.must_wait(&ENTRY) && !member.must_wait(&EntryName { index: 8, ..ENTRY }));
+    lab.wish(1, ENTRY);
+    member.place.keep = Arc::new(|_| Ok(()));
+    member.looks = 0;
+    assert!(member.look(&ENTRY, &Operators::default()).is_err_and(|waits| waits.contains("1 of 2")));
+    assert!(member.must_wait(&ENTRY) && member.unsure.is_none());
 }
 
 #[test]
@@ -141,4 +149,11 @@ fn what_is_not_right_is_counted_and_forgotten() {
     assert!(!inbox.hear(1, b"something else"));
     assert!(inbox.hear(1, b"\xc1aside\x00\x01 and nothing"));
     assert_eq!((inbox.dropped(), inbox.take().len()), (1, 0));
+    // One that says it again and again takes no room from the others.
+    let case = Case { entry: ENTRY, word: None, promises: BTreeMap::new(), agreed: false };
+    let bytes = Tell { case, asks: true }.encode();
+    (0..2 * HEARD_MAX).for_each(|_| assert!(inbox.hear(4, &bytes)));
+    assert!(inbox.hear(3, &bytes));
+    let heard: Vec<u32> = inbox.take().into_iter().map(|(from, _)| from).collect();
+    assert_eq!((heard.len(), heard.last()), (HEARD_OF_MAX + 1, Some(&3)));
 }

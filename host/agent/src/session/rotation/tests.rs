@@ -1,12 +1,14 @@
 use super::*;
 use crate::testing::label;
 use rcgen::{
-    BasicConstraints, CertificateParams, CertificateSigningRequestParams, DnType, ExtendedKeyUsagePurpose,
-    IsCa, Issuer,
+    BasicConstraints, CertificateParams, CertificateSigningRequestParams, CustomExtension, DnType,
+    ExtendedKeyUsagePurpose, IsCa, Issuer, PublicKeyData as _,
 };
+use sha2::{Digest as _, Sha256};
 use weir_model::identity::Rotation as Change;
 use weir_model::join::{AUTHORITY_FILE, TRUST_FILE, TrustFile};
 use weir_trust::identity::{verify_rotation, verify_settled};
+use weir_trust::owner::{OWNER_OID, sign_owner, to_der};
 
 const NOW: fn() -> SystemTime = SystemTime::now;
 
@@ -51,12 +53,18 @@ impl Scene {
         std::fs::read_to_string(self.directory.path().join(name)).unwrap()
     }
 
-    fn sign(&self, csr_pem: &str, name: &str) -> String {
+    /// With the word of an identity for the key.
+    fn sign(&self, csr_pem: &str, name: &str, by: Option<&KeyPair>) -> String {
         let request = CertificateSigningRequestParams::from_pem(csr_pem).unwrap();
         let mut params = CertificateParams::new(vec![name.to_string()]).unwrap();
         params.distinguished_name = rcgen::DistinguishedName::new();
         params.distinguished_name.push(DnType::CommonName, name);
         params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ClientAuth];
+        params.custom_extensions.extend(by.map(|by| {
+            let certified = Sha256::digest(request.public_key.subject_public_key_info()).into();
+            let word = sign_owner(by, &label("prod"), &SourceId::of_actuator(&label("h1")), &certified);
+            CustomExtension::from_oid_content(&OWNER_OID, to_der(&word))
+        }));
         params.signed_by(&request.public_key, &self.issuer).unwrap().pem()
     }
 
@@ -78,6 +86,10 @@ impl Scene {
     }
 }
 
+fn new_key(rotation: &Rotation) -> KeyPair {
+    Rotation::new_key(rotation.kept.as_ref().unwrap()).unwrap()
+}
+
 #[test]
 fn a_change_goes_on_after_a_crash_at_any_step() {
     let mut scene = Scene::new();
@@ -97,7 +109,8 @@ fn a_change_goes_on_after_a_crash_at_any_step() {
     assert_eq!(scene.file(IDENTITY_FILE).trim(), to_hex(&[7; 32]), "nothing is signed with it yet");
 
     // Known: all three files are the new ones, also when only some were written.
-    let certificate = scene.sign(&csr, "h1");
+    let new = new_key(&rotation);
+    let certificate = scene.sign(&csr, "h1", Some(&new));
     assert_eq!(rotation.known(&asked.new, &certificate, NOW()).unwrap(), Some(asked.new));
     for lost in [IDENTITY_FILE, KEY_FILE, CERTIFICATE_FILE] {
         std::fs::write(scene.directory.path().join(lost), "torn").unwrap();
@@ -139,15 +152,19 @@ fn what_was_not_asked_for_changes_nothing() {
     let (asked, csr) = scene.asked(&mut rotation);
     let other = TlsKey::generate().unwrap();
     let elsewhere = Scene::new();
+    let (new, old) = (new_key(&rotation), KeyPair::from_seed(&[7; 32]));
     let wrong = [
-        ([9; 32], scene.sign(&csr, "h1"), "another identity"),
-        (asked.new, scene.sign(&csr, "h2"), "not for 'h1'"),
-        (asked.new, elsewhere.sign(&csr, "h1"), "authority did not sign"),
+        ([9; 32], scene.sign(&csr, "h1", Some(&new)), "another identity"),
+        (asked.new, scene.sign(&csr, "h2", Some(&new)), "not for 'h1'"),
+        (asked.new, elsewhere.sign(&csr, "h1", Some(&new)), "authority did not sign"),
         (
             asked.new,
-            scene.sign(&Keys::request_of(&other, &label("h1"), None).unwrap(), "h1"),
+            scene.sign(&Keys::request_of(&other, &label("h1"), None).unwrap(), "h1", Some(&new)),
             "not for the key",
         ),
+        // No controller would take these, and the certificate before is over soon.
+        (asked.new, scene.sign(&csr, "h1", None), "word of the new identity"),
+        (asked.new, scene.sign(&csr, "h1", Some(&old)), "word of the new identity"),
         (asked.new, "no certificate".to_string(), "PEM"),
     ];
     for (key, certificate, why) in wrong {

@@ -115,7 +115,8 @@ fn wrong(error: impl Display) -> Failure {
     Failure::Input(format!("measuring a step: {error}"))
 }
 
-fn cpu_ns() -> f64 {
+/// Processor time of this thread, nanoseconds.
+pub(in crate::bench) fn cpu_ns() -> f64 {
     let now = clock_gettime(ClockId::ThreadCPUTime);
     now.tv_sec as f64 * 1e9 + now.tv_nsec as f64
 }
@@ -298,17 +299,23 @@ fn sync_ns(folder: &Path) -> Result<f64, Failure> {
     Ok(median(found.into_iter()))
 }
 
+/// A member's own key.
+pub(in crate::bench) fn member_key(id: u32) -> KeyPair {
+    KeyPair::from_seed(&[id as u8; 32])
+}
+
 /// A group with its shares, in one process.
-struct Group {
-    public: GroupPublic,
-    secrets: BTreeMap<u32, MemberSecret>,
+pub(in crate::bench) struct Group {
+    /// Its key.
+    pub(in crate::bench) public: GroupPublic,
+    /// The members' shares of it.
+    pub(in crate::bench) secrets: BTreeMap<u32, MemberSecret>,
 }
 
 impl Group {
-    fn make(members: usize) -> Result<Group, Failure> {
+    pub(in crate::bench) fn make(members: usize) -> Result<Group, Failure> {
         let mut rng = Rng::new(members as u64);
-        let keys: BTreeMap<u32, KeyPair> =
-            (1..=members as u32).map(|id| (id, KeyPair::from_seed(&[id as u8; 32]))).collect();
+        let keys: BTreeMap<u32, KeyPair> = (1..=members as u32).map(|id| (id, member_key(id))).collect();
         let public = keys.iter().map(|(id, key)| (*id, key.public())).collect();
         let round = Round::fresh(domain()?, 0, public).map_err(wrong)?;
         let mut players = BTreeMap::new();
@@ -369,7 +376,7 @@ impl Group {
     /// What checking the endorsements of enough members takes.
     fn endorsed_ns(&self) -> Result<f64, Failure> {
         let threshold = self.public.threshold();
-        let key = |id: &u32| KeyPair::from_seed(&[*id as u8; 32]);
+        let key = |id: &u32| member_key(*id);
         let members = self.secrets.keys().map(|id| (*id, key(id).public())).collect();
         let controllers = ControllersEntry { phase: 1, threshold: threshold as u32, members };
         let update = Update {

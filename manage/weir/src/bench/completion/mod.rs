@@ -9,10 +9,10 @@
 //! - Data centres of four pods at the places of Deutsche Telekom's network, and of others of the Internet Topology Zoo up to 754 places, with the
 //!   delays of their distances: one controller for all beside a domain a pod.
 
-mod costs;
-mod places;
+pub(super) mod costs;
+pub(super) mod places;
 mod simulation;
-mod traffic;
+pub(super) mod traffic;
 
 use super::order::median;
 use crate::failure::Failure;

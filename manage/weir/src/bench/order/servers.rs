@@ -91,6 +91,16 @@ pub struct Servers {
     children: Vec<Option<Child>>,
     /// The members' keys in hex, where members have some.
     keys: Vec<String>,
+    given: Given,
+}
+
+/// Settings of controllers beside the usual ones, as YAML.
+#[derive(Clone, Debug, Default)]
+pub struct Given {
+    /// Lines of the file.
+    pub lines: String,
+    /// Lines of the part `group`, indented; without a group they are left out.
+    pub group: String,
 }
 
 fn wrong(error: impl std::fmt::Display) -> Failure {
@@ -127,11 +137,16 @@ impl Servers {
 
     /// Starts so many with their state below a folder, and waits for a leader. One of Weir's is without a group.
     pub fn start_many(peer: Peer, count: usize, parent: &Path) -> Result<Servers, Failure> {
+        Servers::start_with(peer, count, parent, Given::default())
+    }
+
+    /// The same with settings of controllers beside the usual ones.
+    pub fn start_with(peer: Peer, count: usize, parent: &Path, given: Given) -> Result<Servers, Failure> {
         let name = format!("weir-bench-order-{peer:?}-{}", std::process::id());
         let folder = parent.join(name);
         std::fs::create_dir_all(&folder).map_err(Failure::io(folder.display().to_string()))?;
         let children = (0..count).map(|_| None).collect();
-        let mut servers = Servers { peer, folder, children, keys: Vec::new() };
+        let mut servers = Servers { peer, folder, children, keys: Vec::new(), given };
         if peer.is_weir() && count > 1 {
             let out = servers.folder.join("keys.json");
             servers.group(1, &["keys", "--domain", "bench", "--out", &out.display().to_string()])?;
@@ -176,6 +191,11 @@ impl Servers {
         (1..=self.children.len()).map(|number| self.at(number, 0)).collect()
     }
 
+    /// Where hosts reach them.
+    pub fn sessions(&self) -> Vec<String> {
+        (1..=self.children.len()).map(|number| self.at(number, 2)).collect()
+    }
+
     /// Starts one, anew if it ran before.
     pub fn begin(&mut self, number: usize) -> Result<(), Failure> {
         let mut command = match self.peer {
@@ -198,15 +218,17 @@ impl Servers {
         };
         let order = if self.peer == Peer::Bft { "  order: bft\n" } else { "" };
         let mut text = format!(
-            "domain: bench\nadvertise: 127.0.0.1\napi: {}\nsession: {}\n",
+            "domain: bench\nadvertise: 127.0.0.1\napi: {}\nsession: {}\n{}",
             self.at(number, 0),
-            self.at(number, 2)
+            self.at(number, 2),
+            self.given.lines
         );
         if self.children.len() > 1 {
             text += &format!(
-                "group:\n  id: {number}\n  listen: {}\n  keys: {}\n{order}  founders:\n{}",
+                "group:\n  id: {number}\n  listen: {}\n  keys: {}\n{order}{}  founders:\n{}",
                 self.at(number, 1),
                 self.folder.join("keys.json").display(),
+                self.given.group,
                 (1..=self.children.len()).map(founder).collect::<String>()
             );
         }

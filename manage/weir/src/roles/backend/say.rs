@@ -34,7 +34,7 @@ impl Controlled {
             Ok(version) => {
                 let digest = self.handle.digest_of(&said);
                 match self.handle.waits(&digest) {
-                    Some(waiting) => Err(self.told_to_wait(&digest, &waiting)),
+                    Some(waits) => Err(self.told_to_wait(&digest, &waits)),
                     None => Ok(version),
                 }
             }

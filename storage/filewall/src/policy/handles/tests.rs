@@ -34,6 +34,15 @@ fn a_handle_with_any_bit_changed_is_refused() {
         forged[bit / 8] ^= 1 << (bit % 8);
         assert_eq!(handles.open(&forged, HERE), None, "bit {bit}");
     }
+    for length in 0..HANDLE_BYTES_MAX {
+        assert_eq!(handles.open(&sealed.as_bytes()[..length], HERE), None, "cut to {length} bytes");
+        assert_eq!(
+            handles.open(&sealed.as_bytes()[HANDLE_BYTES_MAX - length..], HERE),
+            None,
+            "its last {length}"
+        );
+    }
+    assert_eq!(handles.open(&[sealed.as_bytes(), &[0]].concat(), HERE), None, "with a byte more");
     assert_eq!(handles.open(&[1; 28], HERE), None, "the server's own");
     assert_eq!(
         Handles::new(&[8; KEY_BYTES], Bind::Client).open(sealed.as_bytes(), HERE),

@@ -2,9 +2,12 @@
 
 use super::*;
 use crate::core::approvals::{
-    APPROVALS_TABLE, WAITING_MAX, WAITING_OF_MAX, all_waiting, needs as needs_of, waiting,
+    APPROVALS_TABLE, WAITING_BYTES_MAX, WAITING_MAX, WAITING_OF_MAX, WAITING_TABLE, all_waiting,
+    needs as needs_of, waiting,
 };
 use weir_model::approval::{Approval, Need, Needs, RequestKind};
+use weir_model::event::{Mutation, Wanted};
+use weir_model::resource::{Kind, ResourceId};
 use weir_trust::said::digest;
 
 fn needs(kinds: &[(RequestKind, u8, OperatorRole)]) -> Needs {
@@ -49,7 +52,15 @@ impl World {
     }
 
     fn waiting(&self) -> usize {
-        all_waiting(self.core.store(), self.now_ms).count()
+        let store = self.core.store();
+        let known = store.range(APPROVALS_TABLE, b"").filter(|(key, _)| key.len() == 32).count();
+        assert_eq!(store.range(WAITING_TABLE, b"").count(), known, "what is gone is gone whole");
+        all_waiting(store, self.now_ms).count()
+    }
+
+    /// Who has approved a request that waits.
+    fn approved_by(&self, of: &[u8; 32]) -> Vec<SourceId> {
+        waiting(self.core.store(), of).unwrap().0.approved_by
     }
 
     /// Who asked for what was done last.
@@ -200,11 +211,11 @@ fn the_word_of_who_changed_or_is_gone_counts_no_longer() {
     let changed = change("alma", OperatorChange::Changed(facts(OperatorRole::Admin, &[17])));
     let changed = world.waits("anna", 11, changed);
     world.asks("ada", 14, given(changed)).unwrap();
-    assert_eq!(waiting(world.core.store(), &of).unwrap().approved_by, [super::of("alma")]);
+    assert_eq!(world.approved_by(&of), [super::of("alma")]);
     world.asks("alma", 16, given(changed)).unwrap();
     assert!(waiting(world.core.store(), &by_alma).is_none(), "what who changed has asked for is gone");
     assert!(waiting(world.core.store(), &own).is_some());
-    assert!(waiting(world.core.store(), &of).unwrap().approved_by.is_empty());
+    assert!(world.approved_by(&of).is_empty());
     wrong(world.asks("alma", 16, given(of)), "Forged");
     world.asks("ada", 14, given(of)).unwrap();
     assert!(waiting(world.core.store(), &of).is_some(), "two of three");
@@ -237,4 +248,32 @@ fn few_wait_and_none_for_ever() {
     world.waits("olga", 12, intent());
     assert_eq!(world.core.store().range(APPROVALS_TABLE, b"").count(), 2);
     world.check();
+}
+
+/// With a document of this length.
+fn long_intent(bytes: usize) -> EventBody {
+    let id = ResourceId { kind: Kind::Network, network: None, name: label("red") };
+    let mutation = Mutation { id, expected: None, wanted: Wanted::Document("x".repeat(bytes)) };
+    EventBody::Intent(Transaction { mutations: vec![mutation], replace_all: false })
+}
+
+#[test]
+fn what_is_longer_than_a_value_of_the_store_does_not_wait_and_what_waits_can_be_approved() {
+    let mut world = four();
+    let long = "a".repeat(63);
+    for number in 20..26 {
+        let name = format!("o{number}{}", &long[3..]);
+        world.anna(change(&name, OperatorChange::Added(facts(OperatorRole::Admin, &[number])))).unwrap();
+    }
+    world.need(&[(RequestKind::Apply, 8, OperatorRole::Operator)]);
+    wrong(world.asks("olga", 12, long_intent(WAITING_BYTES_MAX)), "bytes of a request that waits");
+    assert_eq!(world.waiting(), 0);
+    let of = world.waits("olga", 12, long_intent(WAITING_BYTES_MAX - 300));
+    for number in 20..26 {
+        world.asks(&format!("o{number}{}", &long[3..]), number, given(of)).unwrap();
+        world.check();
+    }
+    assert_eq!(world.last(), Some(super::of("anna")));
+    world.asks("otto", 15, given(of)).unwrap();
+    assert_eq!((world.waiting(), world.last()), (0, Some(super::of("olga"))));
 }
