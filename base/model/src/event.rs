@@ -6,9 +6,11 @@
 //! to the scheduler (DESIGN §1), except refusals, on which an app must decide.
 
 use crate::approval::Approval;
+use crate::conversion::Conversion;
 use crate::domain::DomainEvent;
 use crate::entry::Key;
 use crate::filewall::PolicyOrder;
+use crate::group::{ConductReport, GroupWord};
 use crate::health::{HealthReport, RepairOrder};
 use crate::identity::{IdentityEvent, TokenId};
 use crate::packet_in::PacketInReport;
@@ -121,6 +123,12 @@ pub enum EventBody {
     Approval(Box<Approval>),
     /// From here on a rule holds, by the word of a controller: one that takes something away from controllers, and from nobody else.
     Rule(NewRule),
+    /// This order ends here: see [`crate::conversion`].
+    Converted(Box<Conversion>),
+    /// A controller's word about another one, or about spares.
+    Group(Box<GroupWord>),
+    /// A host ended the session of a controller for what came on it.
+    Conduct(ConductReport),
 }
 
 /// A rule that is put in force by an event, so that what was ordered before it is decided as it was.
@@ -211,6 +219,7 @@ impl EventBody {
             EventBody::Refused { actuator, .. } => Some(actuator),
             EventBody::Health(report) => Some(&report.actuator),
             EventBody::PacketIn(report) => Some(&report.actuator),
+            EventBody::Conduct(report) => Some(&report.actuator),
             EventBody::Intent(_)
             | EventBody::Joined(_)
             | EventBody::Removed { .. }
@@ -226,6 +235,8 @@ impl EventBody {
             | EventBody::JoinedBy(_)
             | EventBody::Approval(_)
             | EventBody::Rule(_)
+            | EventBody::Converted(_)
+            | EventBody::Group(_)
             | EventBody::Apply(_) => None,
         }
     }

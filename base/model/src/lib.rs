@@ -9,11 +9,13 @@
 //! a session.
 
 pub mod approval;
+pub mod conversion;
 pub mod domain;
 pub mod edges;
 pub mod entry;
 pub mod event;
 pub mod filewall;
+pub mod group;
 pub mod health;
 pub mod hex;
 pub mod identity;

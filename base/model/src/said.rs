@@ -21,7 +21,9 @@
 //! | `Identity`: `Certified` | a controller's own, until certificates count by their owners' word ([`crate::event::NewRule`]); then nobody's |
 //! | `Identity`: `Operator` founded | a controller's, and refused where there are operators; f+1 must say it where one is not believed |
 //! | `Clock` | a controller's: no replica votes for one that is not what its own clocks say, and while ordered time is wrong no request is in time |
-//! | `Usage`, `Health`, `PacketIn`, `Report` | the actuator's that tells of itself, and no controller's |
+//! | `Group` | a controller's own: what follows from it needs as many as cannot all lie, or as many as decide |
+//! | `Converted` | a controller's that is alone, and nobody's in a group |
+//! | `Usage`, `Health`, `PacketIn`, `Report`, `Conduct` | the actuator's that tells of itself, and no controller's |
 //!
 //! Invariants
 //! - A request has one author and one level: there is no request in a request, and the decoder descends into none.
@@ -152,11 +154,15 @@ pub fn word_of(body: &EventBody) -> Word {
         | EventBody::Refused { .. }
         | EventBody::Clock { .. }
         | EventBody::JoinedBy(_)
+        | EventBody::Group(_)
+        | EventBody::Converted(_)
         | EventBody::Said(_) => Word::Controller,
         EventBody::Joined(_) => Word::Known,
-        EventBody::Usage(_) | EventBody::Health(_) | EventBody::PacketIn(_) | EventBody::Report(_) => {
-            Word::Actuator
-        }
+        EventBody::Usage(_)
+        | EventBody::Health(_)
+        | EventBody::PacketIn(_)
+        | EventBody::Report(_)
+        | EventBody::Conduct(_) => Word::Actuator,
     }
 }
 

@@ -14,7 +14,9 @@ use crate::{Label, Version};
 use serde::{Deserialize, Serialize};
 use std::net::IpAddr;
 
-pub use crate::protocol::{PLANES_SINCE, PROTOCOL, PROTOCOL_MIN, SWITCHES_SINCE, StateDigest};
+pub use crate::protocol::{
+    PLANES_SINCE, PROTOCOL, PROTOCOL_MIN, SUCCESSIONS_SINCE, SWITCHES_SINCE, StateDigest,
+};
 
 /// Most controllers of a group.
 pub const CONTROLLERS_MAX: usize = 16;

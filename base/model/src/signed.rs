@@ -32,6 +32,30 @@ pub struct BlsSignature(pub [[u8; 16]; 3]);
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct BlsKey(pub [[u8; 32]; 3]);
 
+/// Another key signs for the group.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub struct Succession {
+    /// The domain.
+    pub domain: Label,
+    /// Number of the change of keys in this domain, from 1.
+    pub number: u64,
+    /// The first epoch that the new key signs.
+    pub epoch: u64,
+    /// The new key.
+    pub key: BlsKey,
+}
+
+/// A signature under a key that another one named, with that one's word. It proves something to who trusts either.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub struct Succeeded {
+    /// The change of keys.
+    pub succession: Succession,
+    /// The signature of the key before over it.
+    pub by: Signature,
+    /// The new key's signature over the batch header.
+    pub signature: BlsSignature,
+}
+
 /// A group's signature over a batch header.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum GroupSignature {
@@ -47,6 +71,8 @@ pub enum GroupSignature {
         /// Their signatures; at most [`crate::session::CONTROLLERS_MAX`] count.
         signatures: Vec<MemberSignature>,
     },
+    /// Enough controllers signed with shares of a key that the key before named: the domain had another one.
+    Succeeded(Box<Succeeded>),
 }
 
 /// A controller's own signature over a batch header and a phase.
@@ -58,7 +84,7 @@ pub struct MemberSignature {
     pub signature: Signature,
 }
 
-/// A group's public key. It stays the same when controllers come and go.
+/// A group's public key. It stays the same when controllers come and go; it changes when the domain's order does ([`crate::conversion`]).
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum GroupKey {
     /// One controller's key stands for the group.

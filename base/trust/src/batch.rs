@@ -10,9 +10,11 @@ use crate::merkle::{Tree, is_under, leaf_hash};
 use crate::threshold::GroupVerifier;
 use std::collections::VecDeque;
 use weir_base::codec::encode;
+use weir_model::conversion::{Succeeded, Succession};
 use weir_model::entry::ControllersEntry;
 use weir_model::signed::{
-    BatchHeader, GroupKey, GroupSignature, PATH_MAX, ProvenUpdate, SignedHeader, SignedUpdates,
+    BatchHeader, BlsKey, GroupKey, GroupSignature, PATH_MAX, ProvenUpdate, Signature, SignedHeader,
+    SignedUpdates,
 };
 use weir_model::{Label, Update, Version};
 
@@ -22,6 +24,11 @@ pub trait GroupSigner {
     fn group_key(&self) -> GroupKey;
     /// Signs the encoding of a batch header.
     fn sign(&self, message: &[u8]) -> GroupSignature;
+    /// Names the key that comes after this one, the same bytes whenever the same is asked. Nothing where it cannot: only one controller's key does.
+    fn succeed(&self, succession: &Succession) -> Option<Signature> {
+        let _unnamed = succession;
+        None
+    }
 }
 
 /// A group of one controller.
@@ -35,6 +42,10 @@ impl GroupSigner for SingleSigner {
 
     fn sign(&self, message: &[u8]) -> GroupSignature {
         GroupSignature::Single(self.0.sign(Context::Batch, message))
+    }
+
+    fn succeed(&self, succession: &Succession) -> Option<Signature> {
+        Some(self.0.sign(Context::Succession, &encode(succession)))
     }
 }
 
@@ -92,7 +103,7 @@ pub const FORGERIES_REMEMBERED: usize = 16;
 #[derive(Debug)]
 enum CheckedKey {
     Single([u8; 32]),
-    Threshold(GroupVerifier),
+    Threshold(BlsKey, GroupVerifier),
     Bad,
 }
 
@@ -100,9 +111,8 @@ impl CheckedKey {
     fn new(key: &GroupKey) -> CheckedKey {
         match key {
             GroupKey::Single(key) => CheckedKey::Single(*key),
-            GroupKey::Threshold(key) => {
-                GroupVerifier::new(key).map_or(CheckedKey::Bad, CheckedKey::Threshold)
-            }
+            GroupKey::Threshold(key) => GroupVerifier::new(key)
+                .map_or(CheckedKey::Bad, |checked| CheckedKey::Threshold(*key, checked)),
         }
     }
 
@@ -112,13 +122,31 @@ impl CheckedKey {
             (CheckedKey::Single(key), GroupSignature::Single(signature)) => {
                 identity::verify(key, Context::Batch, message, signature)
             }
-            (CheckedKey::Threshold(key), GroupSignature::Threshold(signature)) => {
+            (CheckedKey::Threshold(_, key), GroupSignature::Threshold(signature)) => {
                 key.verify(Context::Batch, message, signature)
             }
             (CheckedKey::Bad, _) => Err(TrustError::BadKey),
-            (CheckedKey::Single(_) | CheckedKey::Threshold(_), _) => Err(TrustError::BadSignature),
+            (CheckedKey::Single(_) | CheckedKey::Threshold(..), _) => Err(TrustError::BadSignature),
         }
     }
+}
+
+/// Whether a header is signed by a key that this one named for the header's domain and epoch.
+fn verify_succeeded(key: &CheckedKey, header: &BatchHeader, by: &Succeeded) -> Result<(), TrustError> {
+    let Succession { domain, epoch, key: new, .. } = &by.succession;
+    if *domain != header.domain || header.epoch < *epoch {
+        return Err(TrustError::BadSignature);
+    }
+    match key {
+        CheckedKey::Single(old) => {
+            identity::verify(old, Context::Succession, &encode(&by.succession), &by.by)?;
+        }
+        // Who joined since trusts the new one alone, and needs nobody's word for it.
+        CheckedKey::Threshold(own, _) if own == new => {}
+        CheckedKey::Threshold(..) => return Err(TrustError::BadSignature),
+        CheckedKey::Bad => return Err(TrustError::BadKey),
+    }
+    GroupVerifier::new(new)?.verify(Context::Batch, &encode(header), &by.signature)
 }
 
 /// Verifies signatures over headers of any domain: for who examines, and obeys nothing.
@@ -136,16 +164,20 @@ impl HeaderVerifier {
     /// # Errors
     /// [`TrustError::BadKey`] or [`TrustError::BadSignature`].
     pub fn verify(&self, header: &BatchHeader, signature: &GroupSignature) -> Result<(), TrustError> {
-        self.0.verify(&encode(header), signature)
+        match signature {
+            GroupSignature::Succeeded(by) => verify_succeeded(&self.0, header, by),
+            signature => self.0.verify(&encode(header), signature),
+        }
     }
 }
 
-/// Verifies updates of one domain. What controllers endorsed counts only where their list is given, and a list of one phase has
+/// Verifies updates of one domain. A key that the trusted one named ([`Verifier::follow`]) takes its place from its epoch on. What controllers endorsed counts only where their list is given, and a list of one phase has
 /// always the same members: that makes it sound to remember both verdicts.
 #[derive(Debug)]
 pub struct Verifier {
     domain: Label,
     key: CheckedKey,
+    successor: Option<(Succession, CheckedKey)>,
     remembered: Vec<SignedHeader>,
     forgeries: VecDeque<SignedHeader>,
     /// Signature checks made: at most one a batch.
@@ -158,6 +190,7 @@ impl Verifier {
         Verifier {
             domain,
             key: CheckedKey::new(&group_key),
+            successor: None,
             remembered: Vec::new(),
             forgeries: VecDeque::new(),
             signature_checks: 0,
@@ -167,6 +200,39 @@ impl Verifier {
     /// The domain.
     pub fn domain(&self) -> &Label {
         &self.domain
+    }
+
+    /// The change of keys that is followed.
+    pub fn successor(&self) -> Option<&Succession> {
+        self.successor.as_ref().map(|(succession, _)| succession)
+    }
+
+    /// From now on the key that a verified header came under is the group's, and the one before signs nothing of its epoch or a later one. A second
+    /// change of the same key changes nothing.
+    pub fn follow(&mut self, succession: &Succession) {
+        let is_own = matches!(&self.key, CheckedKey::Threshold(..));
+        if self.successor.is_none() && !is_own && succession.domain == self.domain {
+            let key = CheckedKey::new(&GroupKey::Threshold(succession.key));
+            self.successor = Some((succession.clone(), key));
+            self.remembered.clear();
+            self.forgeries.clear();
+        }
+    }
+
+    fn verify_key(&self, signed: &SignedHeader) -> Result<(), TrustError> {
+        let SignedHeader { header, signature } = signed;
+        match (&self.successor, signature) {
+            (Some((known, key)), GroupSignature::Succeeded(by)) if by.succession == *known => {
+                key.verify(&encode(header), &GroupSignature::Threshold(by.signature))
+            }
+            // It was named once: nobody who has the old key names another one.
+            (Some(_), GroupSignature::Succeeded(_)) => Err(TrustError::BadSignature),
+            (None, GroupSignature::Succeeded(by)) => verify_succeeded(&self.key, header, by),
+            (Some((known, key)), signature) if header.epoch >= known.epoch => {
+                key.verify(&encode(header), signature)
+            }
+            (_, signature) => self.key.verify(&encode(header), signature),
+        }
     }
 
     /// Checks a header's domain and the signature of the group's key.
@@ -214,7 +280,7 @@ impl Verifier {
             Some((controllers, signatures)) => {
                 endorsement::verify(controllers, &signed.header, controllers.phase, signatures)
             }
-            None => self.key.verify(&encode(&signed.header), &signed.signature),
+            None => self.verify_key(signed),
         };
         if verdict.is_err() {
             if self.forgeries.len() == FORGERIES_REMEMBERED {

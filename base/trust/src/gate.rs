@@ -14,6 +14,8 @@
 //! - The digest is over contents, not over versions alone, for the same reason.
 //! - A frame costs one signature check at most, and none where it is wrong by itself or says what is in force (attack ii of the
 //!   paper's 2.7.6: forgeries at line rate).
+//! - A key that the trusted one named takes its place with the first update under it, for good: the journal has it. From its epoch on the key
+//!   before signs nothing here ([`weir_model::conversion`]).
 //! - A batch is proven by the group's key, or by enough of the controllers in force here, each with its own key
 //!   ([`crate::endorsement`]). Who these are only the group's key says.
 //!
@@ -26,6 +28,7 @@ use std::io;
 use std::path::Path;
 use weir_base::codec::{decode, encode};
 use weir_base::journal::Journal;
+use weir_model::conversion::Succession;
 use weir_model::session::StateDigest;
 use weir_model::signed::{BatchHeader, GroupSignature, SignedHeader, SignedUpdates};
 use weir_model::update::Refusal;
@@ -133,6 +136,8 @@ enum Record {
     Applied(SignedHeader, Update),
     /// State that compaction keeps besides the entries.
     Floor { floor: Version, epoch: u64 },
+    /// The same of a key that took the place of the one that the actuator was given.
+    Succeeded(Succession),
 }
 
 fn is_endorsed(header: &SignedHeader) -> bool {
@@ -244,6 +249,10 @@ impl Gate {
             Record::Floor { floor, epoch } => {
                 self.floor = self.floor.max(floor);
                 self.epoch = self.epoch.max(epoch);
+                Ok(None)
+            }
+            Record::Succeeded(succession) => {
+                self.verifier.follow(&succession);
                 Ok(None)
             }
         }
@@ -375,6 +384,9 @@ impl Gate {
 
     fn install(&mut self, header: SignedHeader, update: Update) {
         self.epoch = self.epoch.max(header.header.epoch);
+        if let GroupSignature::Succeeded(by) = &header.signature {
+            self.verifier.follow(&by.succession);
+        }
         let content = content_digest(&update.key, update.version, &update.change);
         let entry = match update.change {
             Change::Put(entry) => Some(entry),
@@ -415,7 +427,10 @@ impl Gate {
     fn compact(&mut self) -> io::Result<()> {
         self.assert_sums();
         let floor = encode(&Record::Floor { floor: self.floor, epoch: self.epoch });
+        let succeeded =
+            self.verifier.successor().map(|succession| encode(&Record::Succeeded(succession.clone())));
         let records: Vec<Vec<u8>> = std::iter::once(floor)
+            .chain(succeeded)
             .chain(self.in_force.iter().map(|(key, value)| {
                 let change = value.entry.clone().map_or(Change::Delete, Change::Put);
                 let update = Update {
@@ -461,7 +476,9 @@ impl Gate {
 }
 
 /// Takes a whole frame through the gate: judges each update, lets `apply` try the admitted ones in
-/// order, commits those that it could apply, and returns an ack for each.
+/// order, commits those that it could apply, and returns an ack for each. For benches and tests; what
+/// acts has [`crate::kept::Kept`]. As there, the second of two updates of one key is judged when the
+/// first is kept, so that no version goes back.
 ///
 /// # Errors
 /// I/O errors of the journal: then nothing of the frame may be acked.
@@ -472,11 +489,21 @@ pub fn take(
 ) -> io::Result<Vec<Ack>> {
     let mut acks = Vec::with_capacity(frame.updates.len());
     let mut applied = Vec::new();
+    // Keys of what is applied and not committed yet.
+    let mut pending = std::collections::HashSet::new();
     for (number, proven) in frame.updates.iter().enumerate() {
+        if pending.contains(&proven.update.key) {
+            gate.commit(frame, &applied)?;
+            applied.clear();
+            pending.clear();
+        }
         let result = match gate.admit(frame, number) {
             Verdict::InForce => Ok(()),
             Verdict::Refuse(refusal) => Err(refusal),
-            Verdict::Admit => apply(&proven.update).map(|()| applied.push(number)),
+            Verdict::Admit => apply(&proven.update).map(|()| {
+                applied.push(number);
+                pending.insert(&proven.update.key);
+            }),
         };
         acks.push(Ack { key: proven.update.key.clone(), version: proven.update.version, result });
     }

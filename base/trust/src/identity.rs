@@ -48,6 +48,8 @@ pub enum Context {
     SetAside,
     /// A controller's promise that it never carries an entry of the order out.
     AsidePromise,
+    /// A group's key names the one that comes after it.
+    Succession,
 }
 
 impl Context {
@@ -69,6 +71,7 @@ impl Context {
             Context::Owner => b"weir/owner/1\0",
             Context::SetAside => b"weir/set-aside/1\0",
             Context::AsidePromise => b"weir/aside-promise/1\0",
+            Context::Succession => b"weir/succession/1\0",
         }
     }
 }

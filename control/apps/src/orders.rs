@@ -1,13 +1,15 @@
 //! What is ordered as it is: specifications of planes beside the switch, which stand until they are withdrawn, and what planes report.
 //!
 //! One decider for all planes. It knows none of them: [`planes`]. Beside these stand the two kinds that had events and keys of their
-//! own before there were planes, because logs have them: repairs by monitors ([`health`]) and policies of FileWalls ([`filewall`]).
+//! own before there were planes, because logs have them: repairs by monitors ([`health`]) and policies of FileWalls ([`filewall`]). And what hosts report of controllers ([`conduct`]).
 
+mod conduct;
 mod filewall;
 mod health;
 mod planes;
 pub mod tables;
 
+pub use conduct::{CONDUCT_MAX, Conduct, conduct_of};
 pub use filewall::policies_of;
 pub use health::{Health, health, repairs_of};
 pub use planes::{
@@ -34,6 +36,7 @@ impl Decider for Orders {
             EventBody::Apply(apply) => planes::change(desk, apply),
             EventBody::Report(report) => planes::note(desk, report, now_ms),
             EventBody::Health(report) => health::note(desk, report, now_ms),
+            EventBody::Conduct(report) => conduct::note(desk, report, now_ms),
             EventBody::Repair(order) => health::order(desk, order),
             EventBody::FileWall(order) => filewall::order(desk, order),
             _ => Ok(()),
@@ -42,6 +45,7 @@ impl Decider for Orders {
 
     fn left(&mut self, desk: &mut Desk<'_, '_>, member: &Member) -> Result<(), Rejection> {
         let name = &member.facts.name;
+        conduct::forget(desk, name);
         health::forget(desk, name);
         filewall::forget(desk, name);
         planes::forget(desk, name);

@@ -15,6 +15,7 @@ use weir_store::{App, Rejection, Store};
 
 mod allocation;
 mod balancer;
+mod conduct;
 mod documents;
 mod domains;
 mod filewall;

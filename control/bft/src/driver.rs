@@ -40,7 +40,7 @@ use steady::Steady;
 use crate::consensus::{Identity, epoch_of};
 use crate::group::{Members, namespace};
 use crate::lock::locked;
-use crate::members::{MEMBERS_MAX, Member, Roster};
+use crate::members::{MEMBERS_MAX, Member, Roster, SPARES_MAX};
 use crate::replica::{self, CHANNELS, JournalWriter, Opened, Replica, Run, Tracks, message_bytes_max, open};
 use crate::settings::Settings;
 use crate::votes::VotesWriter;
@@ -49,8 +49,8 @@ use crate::votes::VotesWriter;
 /// so no channel has more than it needs.
 const MESSAGES_PER_S: [u32; CHANNELS.len()] = [4096, 2048, 256, 4096, 4096];
 
-/// Who may be linked with beside the members: who is to come, and who has just gone.
-const VISITORS_MAX: usize = 2;
+/// Who may be linked with beside the members: spares, who is to come, and who has just gone.
+const VISITORS_MAX: usize = SPARES_MAX + 2;
 /// Where the runtime would keep blobs; it wants a folder, though votes have a log of their own.
 const UNUSED_FOLDER: &str = "runtime";
 /// Operations of a ring that may be on their way: what is read from links and written to them.

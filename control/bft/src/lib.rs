@@ -69,6 +69,6 @@ pub use driver::{BftEngine, Places};
 pub use error::Error;
 pub use evidence::{Conflict, Convicted, Evidence};
 pub use group::Members;
-pub use members::{Change, Member, Roster};
+pub use members::{Change, Member, Roster, SPARES_MAX};
 pub use replica::{PeerSink, Replica, ReplicaCounters, ReplicaStatus, WaitSink};
 pub use settings::{Settings, Timers};

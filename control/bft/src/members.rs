@@ -36,6 +36,8 @@ pub const FIRST_EPOCH: u64 = 1;
 pub const MEMBERS_MIN: usize = 4;
 /// Members that a group may ever have had.
 pub const MEMBERS_EVER_MAX: usize = 4096;
+/// Spares of a group, at most: they are linked with and follow, and have no vote.
+pub const SPARES_MAX: usize = 4;
 /// Epochs of a group.
 const EPOCHS_MAX: u64 = 1 << 20;
 /// What the body of an approval begins with, and nothing else that is ordered.

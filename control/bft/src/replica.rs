@@ -9,12 +9,15 @@
 //! - everything else: it is not in the order and never will be.
 
 mod agreeing;
+mod answers;
 mod care;
 mod cutting;
 mod epochs;
 mod handle;
 pub mod health;
+mod open;
 mod outputs;
+mod status;
 pub mod words;
 mod writing;
 
@@ -25,29 +28,27 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use bytes::Bytes;
 use commonware_cryptography::ed25519::PublicKey;
-use commonware_cryptography::sha256;
 use commonware_p2p::{Blocker, Receiver, Recipients, Sender};
 use commonware_runtime::{Clock, IoBuf, Metrics, Spawner};
-use commonware_utils::channel::{mpsc, oneshot, watch};
+use commonware_utils::channel::{mpsc, watch};
 use rand_chacha::rand_core::CryptoRng;
-use weir_base::world::{Disk, DiskLock, LockOutcome};
+use weir_base::world::DiskLock;
 use weir_order::log::Room;
-use weir_order::{Completion, Error, Position, Recovery, Sink, Waiting};
+use weir_order::{Completion, Error, Recovery, Sink, Waiting};
 
 use crate::consensus::{Identity, KeyRing, Question};
-use crate::core::{Beginning, Core, CoreCounters, Output, Seen as SeenMember, To};
+use crate::core::{Core, Output, To};
 use crate::evidence::Evidence;
-use crate::group::Members;
-use crate::journal::{self, Journal, OpenedJournal, Write, Written};
+use crate::journal::{Journal, Write, Written};
 use crate::lock::locked;
-use crate::members::{Change, Link, Roster};
+use crate::members::{Change, Link, Member};
 use crate::rest::{REST_AFTER_MS, Rest};
-use crate::rules::Overlay;
 use crate::settings::Settings;
 use crate::turns::Turns;
-use crate::votes::{self, Votes, VotesWriter};
+use crate::votes::{Votes, VotesWriter};
 use crate::wire::{MESSAGE_OVERHEAD_BYTES, Message};
 use agreeing::Agreeing;
+use answers::{Answer, Answers};
 use epochs::{Lanes, Membership};
 use health::Health;
 use words::Word;
@@ -55,9 +56,10 @@ use words::Word;
 pub use agreeing::ProcessorTime;
 pub use epochs::{ChangeDone, Linked, Tracks};
 pub use handle::{EvidenceSink, PeerSink, WaitSink};
+pub use open::open;
+pub use status::{ReplicaCounters, ReplicaStatus};
 pub use writing::JournalWriter;
 
-const LOCK: &str = "lock";
 /// Bytes that may wait to be written; beyond, nothing more is taken from the network.
 const UNWRITTEN_BYTES_MAX: usize = 64 << 20;
 /// Blocks of the largest size in an answer to a replica that is behind.
@@ -70,70 +72,6 @@ const EVIDENCE_MAX: usize = 64;
 const UNANSWERED_ASKS: u32 = 40;
 /// Time passes in steps of at most so much, ms.
 const TICK_MS: u64 = 20;
-
-/// What a replica says of itself, beside [`Status`].
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct ReplicaStatus {
-    /// This replica.
-    pub id: u32,
-    /// The group's epoch.
-    pub epoch: u64,
-    /// The members of that epoch.
-    pub roster: Roster,
-    /// Whether this replica is one of them.
-    pub member: bool,
-    /// The highest view of consensus that this replica knows of.
-    pub view: u64,
-    /// The last committed block.
-    pub height: u64,
-    /// The last batch that the sink saw.
-    pub applied: Position,
-    /// What is known of the other members.
-    pub others: BTreeMap<u32, SeenMember>,
-    /// Members that this one has nothing to do with any more, because of what they sent; until it is started again.
-    pub cut_off: BTreeSet<u32>,
-    /// Why it serves nothing, when its state differs from that of the others.
-    pub fenced: Option<String>,
-    /// Why it takes nothing new, when its disk is full.
-    pub full: Option<String>,
-    /// Why it has stopped, when it could not go on.
-    pub failure: Option<String>,
-}
-
-/// Counts of a replica since it was opened.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct ReplicaCounters {
-    /// Its core's counts.
-    pub core: CoreCounters,
-    /// Messages that are none.
-    pub malformed: u64,
-    /// Messages that were too large to send.
-    pub unsendable: u64,
-    /// Pairs of votes of one member that exclude each other.
-    pub faults: u64,
-    /// Barriers passed.
-    pub reads: u64,
-    /// Empty batches for them.
-    pub read_checks: u64,
-    /// Digests that agreed with those of 2f+1 members.
-    pub digests_agreed: u64,
-    /// Times that its state differed.
-    pub divergences: u64,
-    /// Times that it was repaired.
-    pub repairs: u64,
-    /// Wishes for a state that were not followed.
-    pub wishes_refused: u64,
-    /// Times that something to order came when nothing was, until all of it was committed.
-    pub agreements: u64,
-    /// Times that the votes of a member were not heard any more, because its turns to lead came to nothing.
-    pub unheard: u64,
-    /// Proposals refused because its disk was full.
-    pub room_refusals: u64,
-    /// Certificates of views far ahead that were left out while a finalization was waited for.
-    pub far_certificates: u64,
-    /// Processor time of the thread of consensus in them, nanoseconds: the rest of its time nobody waits for.
-    pub agreement_cpu_ns: u64,
-}
 
 #[derive(Default)]
 struct Seen {
@@ -170,6 +108,7 @@ enum Command {
     Tell { to: u32, bytes: Bytes },
     Change { change: Change, done: ChangeDone },
     GiveUpChange,
+    Spares { spares: BTreeMap<u32, Member> },
     Saved,
 }
 
@@ -241,159 +180,6 @@ pub const CHANNELS: [u64; 5] = [0, 1, 2, 3, 4];
 pub fn message_bytes_max(settings: &Settings) -> usize {
     let block = settings.block_bytes_max.max(settings.log.batch_bytes_max as usize);
     RANGE_STRETCH * block + (1 << 20) + MESSAGE_OVERHEAD_BYTES
-}
-
-enum Answer {
-    Propose(oneshot::Sender<sha256::Digest>),
-    Verdict(oneshot::Sender<bool>),
-    /// A proposer, and since when it waits.
-    Done(Completion, u64),
-    /// Those who wait for an empty batch, and since when.
-    Barrier(Vec<Completion>, u64),
-    /// Nobody: the batch only brings the order on.
-    Pumped,
-    /// This replica's own word for a change of members.
-    Approval,
-}
-
-/// Who waits for what. Whoever waits when the replica ends is told so by the end of its channel or completion.
-#[derive(Default)]
-struct Answers {
-    next: u64,
-    waiting: BTreeMap<u64, Answer>,
-}
-
-impl Answers {
-    fn add(&mut self, answer: Answer) -> u64 {
-        self.next += 1;
-        self.waiting.insert(self.next, answer);
-        self.next
-    }
-
-    fn is_gone(&self, ticket: u64) -> bool {
-        match self.waiting.get(&ticket) {
-            Some(Answer::Propose(answer)) => answer.is_closed(),
-            Some(Answer::Verdict(answer)) => answer.is_closed(),
-            Some(Answer::Done(..) | Answer::Barrier(..) | Answer::Pumped | Answer::Approval) => false,
-            None => true,
-        }
-    }
-}
-
-fn lock(disk: &dyn Disk) -> Result<DiskLock, Error> {
-    let dir = disk.describe();
-    match disk.lock(LOCK, &format!("pid {}", std::process::id())) {
-        Ok(LockOutcome::Held(lock)) => Ok(lock),
-        Ok(LockOutcome::Busy { holder }) => Err(Error::Locked { dir, holder }),
-        Err(error) => {
-            Err(Error::Io { action: "locking", file: LOCK.to_owned(), dir, source: Arc::new(error) })
-        }
-    }
-}
-
-/// Opens the replica whose journal and states are in `disk` and whose votes are in `votes`, or makes a new one. `sink` is given the newest state, every
-/// batch behind it that has a certificate here, and then every other as soon as it is committed. `now_ns` is the time since 1970, and `seed`
-/// any random bytes.
-#[allow(clippy::too_many_arguments, reason = "each is another part of the world that the replica is given")]
-pub fn open(
-    disk: Arc<dyn Disk>,
-    votes: Arc<dyn Disk>,
-    settings: Settings,
-    identity: &Identity,
-    members: &Members,
-    mut sink: Box<dyn Sink>,
-    now_ns: u64,
-    seed: [u8; 32],
-) -> Result<Opened, crate::Error> {
-    settings.check()?;
-    let founding = Roster::founding(&settings.group, members);
-    KeyRing::new(&settings.group, identity, &founding, seed)?;
-    let lock = lock(&*disk)?;
-    let (votes, votes_writer) = votes::open(votes, settings.votes_segment_bytes)?;
-    let OpenedJournal { journal, writer, base, frontier, recent, loose, last_number, recovery } =
-        journal::open(
-            &disk,
-            settings.log,
-            settings.group.as_bytes(),
-            &founding,
-            settings.admission.clone(),
-            &mut *sink,
-        )?;
-    let roster = base.tables.roster().clone();
-    let keys = KeyRing::new(&settings.group, identity, &roster, seed)?;
-    let latest = if frontier.epoch > roster.epoch { &frontier } else { &roster };
-    let membership = Membership::new(latest.members.contains_key(&identity.id));
-    if !settings.follows && !latest.members.contains_key(&identity.id) {
-        return Err(epochs::no_member(identity.id, latest.epoch));
-    }
-    let (last_life, _) = base.tables.last_of(&Overlay::default(), identity.id);
-    let beginning = Beginning {
-        me: identity.id,
-        keys: Box::new(keys.clone()),
-        frontier,
-        life: now_ns.max(last_life + 1),
-        tip: base.tip,
-        applied: base.applied,
-        tables: base.tables,
-        recent,
-        last_number,
-        batches: loose.batches,
-        blocks: loose.blocks,
-    };
-    let health = Health::new(identity.id, &keys.ids(), settings.digest_every);
-    let core = Core::new(settings.clone(), beginning);
-    let (commands, commanded) = mpsc::unbounded_channel();
-    let (writes, to_write) = mpsc::unbounded_channel();
-    let (written, was_written) = mpsc::unbounded_channel();
-    let (stop, stopped) = watch::channel(false);
-    let rest = Arc::new(Rest::new(&settings.timers));
-    let inner = Arc::new(Inner {
-        id: identity.id,
-        settings,
-        journal,
-        seen: Mutex::default(),
-        open: AtomicU64::new(0),
-        barriers: AtomicU64::new(0),
-        peers: OnceLock::new(),
-        evidence: OnceLock::new(),
-        waits: OnceLock::new(),
-        view: Arc::default(),
-        rooms: [Arc::clone(writer.room()), Arc::clone(votes_writer.room())],
-        room_refusals: AtomicU64::new(0),
-        stop,
-    });
-    let mut run = Run {
-        inner: Arc::clone(&inner),
-        keys,
-        votes,
-        core,
-        sink,
-        commands: commanded,
-        writes,
-        written: was_written,
-        stopped,
-        answers: Answers::default(),
-        unwritten: 0,
-        now_ms: 0,
-        ticked_ms: 0,
-        health,
-        identity: identity.clone(),
-        membership,
-        barriers: Vec::new(),
-        barriers_in_flight: 0,
-        agreeing: Agreeing::default(),
-        turns: None,
-        turns_before: 0,
-        far_certificates: Arc::default(),
-        rest,
-        awake_ms: 0,
-        links_left: VecDeque::new(),
-        links_at_ms: 0,
-    };
-    run.publish();
-    run.know_members();
-    let writer = JournalWriter::new(writer, to_write, written);
-    Ok(Opened { replica: Replica { inner, commands }, run, writer, votes: votes_writer, lock, recovery })
 }
 
 impl Run {
@@ -636,6 +422,7 @@ impl Run {
             }
             Command::Change { change, done } => self.change(change, done),
             Command::GiveUpChange => self.give_up_change(),
+            Command::Spares { spares } => self.set_spares(spares),
             Command::Saved => self.forget(),
         }
     }

@@ -11,6 +11,7 @@ mod suite {
     mod process;
     mod sim;
     mod simulation;
+    mod spares;
     mod strangers;
     mod traitor;
     mod wire;

@@ -1,6 +1,7 @@
 //! What can go wrong with a controller, in words that say how to mend it.
 
 use crate::core::admission::Unauthentic;
+use crate::driver::Ended;
 use std::sync::Arc;
 use weir_base::codec::CodecError;
 use weir_model::{Label, Version};
@@ -130,6 +131,22 @@ pub enum Error {
         audited: u64,
         /// Where the log is.
         dir: String,
+    },
+    /// The controller becomes a member of a group; nothing was taken.
+    #[error(
+        "this controller becomes a member of a group, which takes some moments: nothing was changed; ask again"
+    )]
+    Converts,
+    /// The order of this controller has ended: it goes on as the first member of a group, with what is in here.
+    #[error(
+        "the order in {dir} has ended (a conversion was ordered): start this controller as before, and it goes on as controller {} of the group",
+        .ended.conversion.member
+    )]
+    Ended {
+        /// Where the order was.
+        dir: String,
+        /// What it has left.
+        ended: Arc<Ended>,
     },
     /// What is set aside cannot be read.
     #[error(

@@ -8,6 +8,7 @@
 //! - [`core::scheduler`]: what is desired and acked of each actuator, and when each update may go.
 //! - [`quorum`]: a member's part in the group's signatures: shares, and how the members get them.
 //! - [`aside`]: how the members agree to set an entry of the order aside that ends their processes.
+//! - [`watch`]: what a member says of the others, and which changes of members it agrees to.
 //! - [`audit`]: what was said, decided, signed and acknowledged, as a chain of hashes.
 //! - [`driver`]: threads, the order engine, TLS sessions with actuators, and the handle for the API.
 
@@ -20,5 +21,6 @@ mod error;
 #[cfg(test)]
 mod fixtures;
 pub mod quorum;
+pub mod watch;
 
 pub use error::{Error, Poisoned};

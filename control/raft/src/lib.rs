@@ -7,6 +7,7 @@
 //! - [`machine`]: hands committed batches to the application's sink, and the state to and from snapshots.
 //! - [`net`]: requests between replicas over a transport's links, entries pipelined, snapshots in chunks that can be resumed.
 //! - [`replica`]: proposals, barriers for reads, membership, status, fencing of a replica that diverged.
+//! - [`seed`]: the directory of a replica that begins with the state of another order.
 //! - [`runtime`]: tokio for openraft, made repeatable by a seed.
 //! - [`driver`]: threads, TCP and TLS. Everything else runs in a simulation as it does in production.
 //!
@@ -24,9 +25,11 @@ pub mod machine;
 pub mod net;
 pub mod replica;
 pub mod runtime;
+mod seed;
 mod settings;
 mod types;
 
 pub use error::Error;
 pub use replica::{Change, Lag, Leadership, ReadKind, Replica, ReplicaCounters, ReplicaStatus, Role};
+pub use seed::{is_as_seeded, seed};
 pub use settings::{Settings, Timers};

@@ -58,6 +58,8 @@ pub struct Settings {
     pub promote_lag_max: u64,
     /// Whether a leader gives every learner that has caught up a vote by itself: where nobody is added who is not to have one.
     pub promotes: bool,
+    /// Whether it waits with that until it is told which learners are spares, and are to have none ([`Replica::set_spares`](crate::Replica::set_spares)).
+    pub awaits_spares: bool,
     /// After how many batches the application tells its digest, for replicas to compare (`Replica::report_digest`).
     /// The engine compares what it is told and does not count batches itself. 0: never.
     pub digest_every: u64,
@@ -80,6 +82,7 @@ impl Settings {
             snapshot_bytes_per_s: 64 << 20,
             promote_lag_max: 1000,
             promotes: false,
+            awaits_spares: false,
             digest_every: 0,
         }
     }

@@ -10,6 +10,7 @@ mod suite {
     pub mod node;
     mod process;
     mod repair;
+    mod seed;
     mod sim;
     mod simulation;
 }

@@ -58,7 +58,8 @@ pub trait Actuator: Send + 'static {
     /// and after faults, so doing it twice is doing it once. `version` names the order.
     ///
     /// # Errors
-    /// Why it cannot be, for people; what was in force before must be in force then.
+    /// Why it cannot be, for people; what was in force before must be in force then. A message is all that there is: it goes to the
+    /// controllers in a refusal and is kept in books ([`book`]), and nobody decides by it.
     fn apply(
         &mut self,
         name: &str,

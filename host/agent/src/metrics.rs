@@ -91,6 +91,7 @@ metrics! {
     session_questions_expired: Counter "weir_agent_session_questions_expired_total" "", "Questions that the switch did not answer in time.";
     session_switch_resets: Counter "weir_agent_session_switch_resets_total" "", "Connections to the switch ended because it did not tell its state.";
     session_forgeries: Counter "weir_agent_session_forgeries_total" "", "Frames of updates, shares and endorsements of controllers that were forged.";
+    session_conduct_reports: Counter "weir_agent_session_conduct_reports_total" "", "Reports to the other controllers of one whose session was ended for what it sent.";
     session_bad_conduct: Counter "weir_agent_session_bad_conduct_total" "", "Streams ended because of what the controller sent: forgeries again and again, and what is no frame.";
     session_states_delayed: Counter "weir_agent_session_states_delayed_total" "", "Requests for the whole state that came too fast and were served later.";
     session_paced: Counter "weir_agent_session_paced_total" "", "Times that a controller's stream was not read for a moment because it brought too much.";

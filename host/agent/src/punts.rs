@@ -8,7 +8,7 @@
 use crate::AgentError;
 use crate::dhcp::{self, NoAnswer};
 use crate::dns::message::Carrier;
-use crate::dns::stream::{self, StreamId, Streams, Turn};
+use crate::dns::stream::{self, Output, StreamId, Streams};
 use crate::dns::{self, Begun};
 use crate::frame::{TcpFrame, UdpFrame, parse_tcp, parse_udp};
 use crate::mirror::PortContext;
@@ -33,7 +33,7 @@ pub enum Outcome {
     /// This frame goes back to the port.
     Answer(Vec<u8>),
     /// What DNS over TCP makes of the frame.
-    Streamed(PortContext, Turn),
+    Streamed(PortContext, Output),
     /// A DNS query that waits.
     Later(Box<dns::Pending>, Waiting),
     /// Nothing; it is counted.
@@ -121,11 +121,11 @@ impl Answerer {
             metrics.punt_spoofed.count();
             return Outcome::Nothing;
         }
-        let turn = self.streams().take(metrics, &port, segment, self.now_ms());
-        Outcome::Streamed(port, turn)
+        let output = self.streams().take(metrics, &port, segment, self.now_ms());
+        Outcome::Streamed(port, output)
     }
 
-    fn stream_answer(&self, to: &StreamId, answer: Option<&[u8]>) -> Turn {
+    fn stream_answer(&self, to: &StreamId, answer: Option<&[u8]>) -> Output {
         self.streams().answer(&self.shared.metrics, to, answer, self.now_ms())
     }
 
@@ -217,9 +217,9 @@ async fn serve(answerer: &Arc<Answerer>, socket: Arc<UnixDatagram>, switch: &Pat
                 }
             },
             _ = ticks.tick(), if answerer.streams().connections() > 0 => {
-                let turns = answerer.streams().tick(&answerer.shared.metrics, answerer.now_ms());
-                for (port, turn) in turns {
-                    carry(answerer, &socket, switch, &port, turn);
+                let outputs = answerer.streams().tick(&answerer.shared.metrics, answerer.now_ms());
+                for (port, output) in outputs {
+                    carry(answerer, &socket, switch, &port, output);
                 }
             }
             _ = presence.tick() => {
@@ -247,7 +247,7 @@ fn take(answerer: &Arc<Answerer>, socket: &Arc<UnixDatagram>, switch: &Path, dat
     };
     match answerer.answer(&key, &frame) {
         Outcome::Answer(frame) => give_back(&answerer.shared, socket, switch, key, frame),
-        Outcome::Streamed(port, turn) => carry(answerer, socket, switch, &port, turn),
+        Outcome::Streamed(port, output) => carry(answerer, socket, switch, &port, output),
         Outcome::Later(pending, waiting) => {
             let (answerer, socket, switch) = (answerer.clone(), socket.clone(), switch.to_path_buf());
             tokio::spawn(async move {
@@ -260,31 +260,31 @@ fn take(answerer: &Arc<Answerer>, socket: &Arc<UnixDatagram>, switch: &Path, dat
     }
 }
 
-/// Does what a turn of DNS over TCP asks for, and what follows from it.
+/// Does what a step of DNS over TCP asks for, and what follows from it.
 fn carry(
     answerer: &Arc<Answerer>,
     socket: &Arc<UnixDatagram>,
     switch: &Path,
     port: &PortContext,
-    turn: Turn,
+    output: Output,
 ) {
-    let mut turns = vec![turn];
-    while let Some(turn) = turns.pop() {
-        for frame in turn.frames {
+    let mut outputs = vec![output];
+    while let Some(output) = outputs.pop() {
+        for frame in output.frames {
             let key = Key::Port { vni: port.vni, endpoint: port.endpoint.clone() };
             give_back(&answerer.shared, socket, switch, key, frame);
         }
-        for (id, query) in turn.queries {
+        for (id, query) in output.queries {
             match answerer.dns.begin(port, &query, Carrier::Stream) {
-                Begun::Now(bytes) => turns.push(answerer.stream_answer(&id, Some(&bytes))),
-                Begun::Nothing => turns.push(answerer.stream_answer(&id, None)),
+                Begun::Now(bytes) => outputs.push(answerer.stream_answer(&id, Some(&bytes))),
+                Begun::Nothing => outputs.push(answerer.stream_answer(&id, None)),
                 Begun::Later(pending) => {
                     let (answerer, socket, switch) = (answerer.clone(), socket.clone(), switch.to_path_buf());
                     let port = port.clone();
                     tokio::spawn(async move {
                         let bytes = answerer.dns.finish(pending).await;
-                        let turn = answerer.stream_answer(&id, bytes.as_deref());
-                        carry(&answerer, &socket, &switch, &port, turn);
+                        let output = answerer.stream_answer(&id, bytes.as_deref());
+                        carry(&answerer, &socket, &switch, &port, output);
                     });
                 }
             }

@@ -14,26 +14,34 @@
 //!   can keep the next session from coming about.
 //! - Answers of the switch go only to the session that asked: what a former session asked is dropped.
 //! - When control is gone nothing is sent to the switch: it keeps what it has (fail static).
-//! - What a controller can make this host do for nothing is bounded: `conduct`.
+//! - What a controller can make this host do for nothing is bounded: `conduct`. Who is left alone for it is told to the others: [`told`].
 
 mod conduct;
+mod counters;
 pub mod driver;
 pub mod given;
 pub mod quorum;
 pub mod renewal;
 pub mod rotation;
 pub mod shares;
+mod step;
 mod stream;
 pub mod tls;
+pub mod told;
+
+pub use counters::Counters;
+pub use step::{Input, Output, Report};
 
 use conduct::Conduct;
 use std::collections::{BTreeMap, VecDeque};
 use std::net::IpAddr;
+use told::Ended;
 use weir_model::Label;
 use weir_model::event::Role;
+use weir_model::group::BadConduct;
 use weir_model::local::{Answer, FromSwitch, Question, ToSwitch};
 use weir_model::session::{PROTOCOL, STATE_CHUNK_KEYS, StateDigest, ToActuator, ToController};
-use weir_model::signed::{HeaderEndorsement, HeaderShare, SignedAcks, UnsignedUpdates};
+use weir_model::signed::SignedAcks;
 
 /// Most questions of the controller that are open at the switch.
 pub const QUESTIONS_MAX: usize = 64;
@@ -69,142 +77,6 @@ pub struct Settings {
     pub backoff_min_ms: u64,
     /// Longest wait after failures, milliseconds.
     pub backoff_max_ms: u64,
-}
-
-/// What happens to the machine.
-#[derive(Clone, Debug)]
-pub enum Input {
-    /// The switch's socket is connected.
-    SwitchUp,
-    /// The switch's socket is gone.
-    SwitchDown,
-    /// A frame of the switch.
-    FromSwitch(FromSwitch),
-    /// The stream asked for by [`Output::Connect`] is there.
-    Connected,
-    /// The stream could not be made, or ended, and why.
-    Closed(String),
-    /// The stream ended because what came on it is no frame, and why.
-    Garbage(String),
-    /// A frame of the controller.
-    FromController(ToActuator),
-    /// Something that came on this session is forged: updates by the switch's word, or a share or endorsement of a signature.
-    Forged,
-    /// Say this to the controller, when there is a session.
-    Say(Box<ToController>),
-    /// Time has passed.
-    Tick,
-}
-
-/// What the driver shall do.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Output {
-    /// Make a stream to this controller; answered by `Connected` or `Closed`.
-    Connect(String),
-    /// End the stream, or give up making it. No `Closed` follows.
-    Close,
-    /// Send a frame to the controller.
-    ToController(ToController),
-    /// Send a frame to the switch.
-    ToSwitch(ToSwitch),
-    /// These updates go to the switch when shares of their batch's signature, or endorsements, are there.
-    Unsigned(UnsignedUpdates),
-    /// The controller's share of the signature of a batch.
-    Share(HeaderShare),
-    /// The controller's own signature over a batch.
-    Endorsement(HeaderEndorsement),
-    /// Keep this certificate (PEM): the controller signed it for us.
-    Certificate(String),
-    /// The controller says this of a change of our keys.
-    Keys(ToActuator),
-    /// The controllers of the group are here; of two lists the one with the higher number counts.
-    Controllers {
-        /// Number of the list.
-        number: u64,
-        /// Session addresses.
-        sessions: Vec<String>,
-    },
-    /// End the connection to the switch and make a new one; `SwitchDown` follows.
-    ResetSwitch,
-    /// Something that a person should read.
-    Report(Report),
-}
-
-/// What a person should read.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum Report {
-    /// A session is there.
-    #[error("session with {controller} established in epoch {epoch}")]
-    Established {
-        /// The controller's address.
-        controller: String,
-        /// Its group's epoch.
-        epoch: u64,
-    },
-    /// A session ended, or did not come about.
-    #[error(
-        "no session with {controller}: {reason}; next attempt in {wait_ms} ms; the switch keeps its state"
-    )]
-    Lost {
-        /// The controller's address.
-        controller: String,
-        /// Why.
-        reason: String,
-        /// Wait until the next attempt, milliseconds.
-        wait_ms: u64,
-    },
-    /// The controller does not renew our certificate.
-    #[error("the certificate is not renewed: {reason}; it is asked for again later")]
-    NotRenewed {
-        /// Why.
-        reason: String,
-    },
-}
-
-/// What the machine has counted.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Counters {
-    /// Attempts to connect.
-    pub connects: u64,
-    /// Streams that ended or did not come about.
-    pub closes: u64,
-    /// Streams ended because the controller broke the protocol.
-    pub protocol_errors: u64,
-    /// Acks without a session.
-    pub dropped_acks: u64,
-    /// Events of the switch without a session.
-    pub dropped_events: u64,
-    /// Answers that nobody waits for.
-    pub dropped_answers: u64,
-    /// Questions refused because too many are open.
-    pub questions_refused: u64,
-    /// Questions that were not answered in time.
-    pub questions_expired: u64,
-    /// Connections to the switch ended because it did not tell its state.
-    pub switch_resets: u64,
-    /// Frames of updates, shares and endorsements that were forged.
-    pub forgeries: u64,
-    /// Streams ended because of what came on them: forgeries, and what is no frame.
-    pub bad_conduct: u64,
-    /// Requests for the whole state that wait for their time.
-    pub states_delayed: u64,
-}
-
-impl std::ops::AddAssign for Counters {
-    fn add_assign(&mut self, other: Counters) {
-        self.connects += other.connects;
-        self.closes += other.closes;
-        self.protocol_errors += other.protocol_errors;
-        self.dropped_acks += other.dropped_acks;
-        self.dropped_events += other.dropped_events;
-        self.dropped_answers += other.dropped_answers;
-        self.questions_refused += other.questions_refused;
-        self.questions_expired += other.questions_expired;
-        self.switch_resets += other.switch_resets;
-        self.forgeries += other.forgeries;
-        self.bad_conduct += other.bad_conduct;
-        self.states_delayed += other.states_delayed;
-    }
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -337,7 +209,7 @@ impl Session {
             }
             Input::Garbage(reason) => {
                 if !matches!(self.phase, Phase::NoSwitch | Phase::Waiting { .. }) {
-                    self.lose_for_conduct(now_ms, reason, out);
+                    self.lose_for_conduct(now_ms, BadConduct::Garbage, reason, out);
                 }
             }
             Input::FromController(frame) => self.controller_says(now_ms, frame, out),
@@ -439,12 +311,14 @@ impl Session {
             out.push(Output::Close);
             let reason =
                 "it sends forged updates, or forged shares of signatures, again and again".to_owned();
-            self.lose_for_conduct(now_ms, reason, out);
+            self.lose_for_conduct(now_ms, BadConduct::Forgeries, reason, out);
         }
     }
 
-    fn lose_for_conduct(&mut self, now_ms: u64, reason: String, out: &mut Vec<Output>) {
+    fn lose_for_conduct(&mut self, now_ms: u64, what: BadConduct, reason: String, out: &mut Vec<Output>) {
         self.counters.bad_conduct += 1;
+        let Counters { bad_conduct: ended, forgeries, .. } = self.counters;
+        out.push(Output::BadConduct(Ended { what, ended, forgeries }));
         let wait_ms = self.conduct.ends(now_ms);
         self.lose_for(now_ms, wait_ms, reason, out);
     }

@@ -3,13 +3,13 @@
 //!
 //! ```text
 //!  kernel's programs ──► box ─┐                    ┌─ fork-bomb ─┐
-//!  /proc (at the start, after loss) ─► fork tree ──┤ memory-hog  ├─► strike: freeze, kill, thaw ─► audit log, metrics
+//!  /proc (at the start, after loss) ─► fork tree ──┤ memory-hog  ├─► repair: freeze, kill, thaw ─► audit log, metrics
 //!  applications ──► boxes ────────────────────────►└─ stalled ───┘
 //! ```
 //!
 //! - [`kernel`]: events of processes, by programs in the kernel or, degraded, by a socket.
 //! - [`tree`]: who forked whom; counts by scope; the culprit.
-//! - [`pace`]: how often it looks. [`policy`]: the files. [`engine`]: one step of the loop. [`levers`]: freezing and killing cgroups; `hurry`: what is killed ends soon.
+//! - [`pace`]: how often it looks. [`policy`]: the files. [`engine`]: one step of the loop. [`controls`]: freezing and killing cgroups; `hurry`: what is killed ends soon.
 //! - [`restart`]: when a service that crashed is started again; [`runner`]: by whom.
 //! - [`detector`]: failure by missing progress. [`ring`], [`remote`]: hosts that watch each other. [`local`]: the thread that nothing starves; [`resident`]: its memory. [`service`]: all together.
 //! - [`guest`]: a virtual machine, read through its memory.
@@ -18,6 +18,7 @@
 //! - [`audit`]: the chained log. [`explain`]: an entry in words. [`status`], [`webhook`]: what is shown and sent.
 
 pub mod audit;
+pub mod controls;
 pub mod crash;
 pub mod dataplane;
 pub mod engine;
@@ -27,7 +28,6 @@ pub mod guest;
 mod hurry;
 pub mod incident;
 pub mod kernel;
-pub mod levers;
 pub mod local;
 pub mod ordered;
 pub mod otlp;

@@ -3,7 +3,8 @@
 //!
 //! They name a cgroup of version 2 by its path below the mount. A cgroup that the monitor itself is in is refused.
 
-use crate::levers::{self, Levers};
+use crate::controls::{self, Controls};
+use crate::error::Error;
 use std::io::ErrorKind;
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -33,21 +34,48 @@ impl Ordered {
     }
 }
 
+/// Why an order is not carried out.
+#[derive(Debug, thiserror::Error)]
+pub enum OrderError {
+    /// The path leads elsewhere.
+    #[error("'{cgroup}' is no path of a cgroup below the mount: one without '..' or a '/' in front is right")]
+    Path {
+        /// As it was ordered.
+        cgroup: String,
+    },
+    /// It would act on itself.
+    #[error("the monitor itself is in that cgroup")]
+    Own,
+    /// In which cgroup the monitor itself is cannot be read.
+    #[error(transparent)]
+    Proc(#[from] std::io::Error),
+    /// The machine has none.
+    #[error("no cgroups of version 2 are mounted")]
+    NoMount,
+    /// The cgroup cannot be opened.
+    #[error(transparent)]
+    Cgroup(#[from] Error),
+    /// The kernel was told, and it is not done.
+    #[error("the cgroup does not {}", what.name())]
+    Undone {
+        /// What was ordered.
+        what: Ordered,
+    },
+}
+
 /// Carries an order out.
 ///
 /// # Errors
-/// Why that cannot be done, in words.
-pub fn carry_out(cgroup: &str, what: Ordered) -> Result<(), String> {
+/// Why that cannot be done.
+pub fn carry_out(cgroup: &str, what: Ordered) -> Result<(), OrderError> {
     if cgroup.is_empty() || Path::new(cgroup).is_absolute() || !crate::policy::is_plain(Path::new(cgroup)) {
-        return Err(format!(
-            "'{cgroup}' is no path of a cgroup below the mount: one without '..' or a '/' in front is right"
-        ));
+        return Err(OrderError::Path { cgroup: cgroup.to_string() });
     }
-    let own = std::fs::read_to_string("/proc/self/cgroup").map_err(|error| error.to_string())?;
+    let own = std::fs::read_to_string("/proc/self/cgroup")?;
     if holds_own(&own, cgroup) {
-        return Err("the monitor itself is in that cgroup".into());
+        return Err(OrderError::Own);
     }
-    let mount = levers::mount().ok_or("no cgroups of version 2 are mounted")?;
+    let mount = controls::mount().ok_or(OrderError::NoMount)?;
     let folder = mount.join(Path::new(cgroup));
     if what == Ordered::Thaw
         && folder.symlink_metadata().is_err_and(|error| error.kind() == ErrorKind::NotFound)
@@ -55,28 +83,28 @@ pub fn carry_out(cgroup: &str, what: Ordered) -> Result<(), String> {
         // What is gone is not frozen.
         return Ok(());
     }
-    let levers = Levers::open(&folder).map_err(|error| error.to_string())?;
+    let controls = Controls::open(&folder)?;
     let done = match what {
         Ordered::Freeze => {
             let until = Instant::now() + FREEZE_WAIT;
-            levers.freeze() || (levers.can_freeze() && frozen_until(&levers, until))
+            controls.freeze() || (controls.can_freeze() && frozen_until(&controls, until))
         }
-        Ordered::Thaw => levers.thaw(),
-        Ordered::Kill => levers.kill(),
+        Ordered::Thaw => controls.thaw(),
+        Ordered::Kill => controls.kill(),
     };
-    if done { Ok(()) } else { Err(format!("the cgroup does not {}", what.name())) }
+    if done { Ok(()) } else { Err(OrderError::Undone { what }) }
 }
 
 /// Whether a cgroup is frozen.
 pub fn is_frozen(cgroup: &str) -> bool {
-    let levers = levers::mount().and_then(|mount| Levers::open(&mount.join(Path::new(cgroup))).ok());
-    levers.is_some_and(|levers| levers.frozen())
+    let controls = controls::mount().and_then(|mount| Controls::open(&mount.join(Path::new(cgroup))).ok());
+    controls.is_some_and(|controls| controls.frozen())
 }
 
 /// Busy processes freeze when they next run; the order stands meanwhile.
-fn frozen_until(levers: &Levers, until: Instant) -> bool {
+fn frozen_until(controls: &Controls, until: Instant) -> bool {
     while Instant::now() < until {
-        if levers.frozen() {
+        if controls.frozen() {
             return true;
         }
         std::thread::sleep(Duration::from_millis(5));
@@ -107,14 +135,14 @@ mod tests {
     #[test]
     fn an_order_stays_below_the_mount() {
         for path in ["../../../etc", "a/../../b", "..", "/etc", ""] {
-            let error = carry_out(path, Ordered::Freeze).unwrap_err();
+            let error = carry_out(path, Ordered::Freeze).unwrap_err().to_string();
             assert!(error.contains("is no path of a cgroup"), "{path}: {error}");
         }
     }
 
     #[test]
     fn what_is_not_there_is_named() {
-        let error = carry_out("weir-no-such-cgroup", Ordered::Kill).unwrap_err();
+        let error = carry_out("weir-no-such-cgroup", Ordered::Kill).unwrap_err().to_string();
         assert!(error.contains("weir-no-such-cgroup") || error.contains("no cgroups"), "{error}");
         // To thaw what is gone is no failure: whoever froze it would hold it for ever.
         let thawed = carry_out("weir-no-such-cgroup", Ordered::Thaw);

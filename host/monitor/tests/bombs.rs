@@ -3,10 +3,10 @@
 use crate::cage::{Cage, Watched, policies, until};
 use std::sync::mpsc::sync_channel;
 use weir_monitor::audit::{Entry, What, read};
+use weir_monitor::controls::Controls;
 use weir_monitor::engine::{Engine, NOTES_MAX, cgroups_below};
 use weir_monitor::incident::{Note, Outcome};
 use weir_monitor::kernel::{Kernel, Way};
-use weir_monitor::levers::Levers;
 use weir_sensor::now_ns;
 
 /// Each doubles and ends, as everybody knows it.
@@ -117,7 +117,7 @@ fn what_replaces_its_processes_is_no_slow_bomb() {
     assert_eq!(watched.monitor.status().policies[0].alarms, 0);
 }
 
-/// The loop still has the levers of a cgroup that was removed, and made anew under its name.
+/// The loop still has the controls of a cgroup that was removed, and made anew under its name.
 #[test]
 fn a_bomb_in_a_cgroup_made_anew_is_killed_and_said_to_be() {
     const NAME: &str = "a_bomb_in_a_cgroup_made_anew_is_killed_and_said_to_be";
@@ -132,7 +132,7 @@ fn a_bomb_in_a_cgroup_made_anew_is_killed_and_said_to_be() {
     let (notes, told) = sync_channel(NOTES_MAX);
     let policies = policies(&policy(&cage, "{ breadth: 40 }", "freeze-kill", false));
     let mut engine = Engine::new(kernel, policies, Vec::new(), notes).unwrap();
-    let before = Levers::open(&cage.folder).unwrap();
+    let before = Controls::open(&cage.folder).unwrap();
     assert!(before.is_there());
     std::fs::remove_dir(&cage.folder).unwrap();
     std::fs::create_dir(&cage.folder).unwrap();
@@ -152,7 +152,7 @@ fn a_bomb_in_a_cgroup_made_anew_is_killed_and_said_to_be() {
     });
     let incident = incident.unwrap();
     assert_eq!(incident.outcome, Outcome::Acted, "{incident:?}");
-    assert!(incident.frozen, "by the levers of the cgroup that is there: {incident:?}");
+    assert!(incident.frozen, "by the controls of the cgroup that is there: {incident:?}");
     bomber.wait().unwrap();
 }
 
@@ -202,7 +202,7 @@ fn the_hook_kills_a_cgroup_by_one_write_to_memory() {
 #[test]
 fn a_policy_for_the_monitors_own_cgroup_is_refused() {
     const NAME: &str = "a_policy_for_the_monitors_own_cgroup_is_refused";
-    let Some(mount) = weir_monitor::levers::mount() else {
+    let Some(mount) = weir_monitor::controls::mount() else {
         return println!("NOT RUN {NAME}: cgroups of version 2 are not mounted");
     };
     for action in ["freeze-kill", "report"] {

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
-use weir_monitor::levers;
+use weir_monitor::controls;
 use weir_monitor::local::Settings;
 use weir_monitor::policy::{self, Policy};
 use weir_monitor::query;
@@ -33,7 +33,7 @@ impl Cage {
         if !rustix::process::geteuid().is_root() {
             return Err("it needs root".into());
         }
-        let mount = levers::mount().ok_or("cgroups of version 2 are not mounted")?;
+        let mount = controls::mount().ok_or("cgroups of version 2 are not mounted")?;
         let name = format!("wxmonitor-{}-{}", std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed));
         let mut cage = Cage { folder: mount.join(&name), name, bounds: Vec::new() };
         let make = |folder: &Path| {
@@ -117,7 +117,7 @@ pub struct Guardian(Child);
 #[allow(dead_code, reason = "as above")]
 impl Guardian {
     pub fn start() -> Guardian {
-        let mount = levers::mount().unwrap_or_default();
+        let mount = controls::mount().unwrap_or_default();
         let cages = format!("{}/wxmonitor-{}-*", mount.display(), std::process::id());
         let script = format!(
             "trap '' INT TERM; cat > /dev/null; for cage in {cages}; do \

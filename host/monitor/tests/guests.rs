@@ -250,7 +250,7 @@ fn runs(vm: &Vm, program: &str) -> bool {
 #[test]
 fn a_guests_own_hook_ends_what_multiplies_in_it_and_spares_the_rest() {
     const NAME: &str = "a_guests_own_hook_ends_what_multiplies_in_it_and_spares_the_rest";
-    let (watched, mut vm) = match under("action: hook\nwhen: { tasks: 200 }\n") {
+    let (watched, mut vm) = match under("action: hook\nhook-ms: 60000\nwhen: { tasks: 200 }\n") {
         Ok(both) => both,
         Err(reason) => return println!("NOT RUN {NAME}: {reason}"),
     };

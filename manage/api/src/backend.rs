@@ -6,10 +6,10 @@ use crate::planes::{PlaneList, PlaneResponse, PlaneView};
 use crate::said::Word;
 use crate::types::{
     AddMember, ApiError, ApplyRequest, ApplyResponse, ApprovalList, ApprovalResponse, AuditPage,
-    CaptureRequest, CapturedFrame, ClockStatus, DeviceList, FileWallRequest, FileWallResponse, GroupStatus,
-    IdentityList, KeyChange, OperatorList, OperatorRequest, Problem, RepairRequest, RepairResponse,
-    ResourceList, ResourceView, RevokeRequest, RotateRequest, StatusResponse, TokenList, TokenRequest,
-    TokenResponse, TraceRequest, TraceResponse, WatchEvent,
+    CaptureRequest, CapturedFrame, ClockStatus, ConvertRequest, ConvertResponse, DeviceList, FileWallRequest,
+    FileWallResponse, GroupStatus, IdentityList, KeyChange, OperatorList, OperatorRequest, Problem,
+    RepairRequest, RepairResponse, ResourceList, ResourceView, RevokeRequest, RotateRequest, StatusResponse,
+    TokenList, TokenRequest, TokenResponse, TraceRequest, TraceResponse, WatchEvent,
 };
 use std::future::Future;
 use std::net::IpAddr;
@@ -80,6 +80,8 @@ pub trait Backend: Send + Sync + 'static {
     fn audit(&self, from: u64, limit: usize) -> Reply<'_, AuditPage>;
     /// Adds a controller to the group, for a caller; returns when it has caught up and votes.
     fn add_member(&self, caller: Caller, member: AddMember) -> Reply<'_, ()>;
+    /// Makes the controller that is alone the first member of a group, for a caller.
+    fn convert(&self, caller: Caller, request: ConvertRequest) -> Reply<'_, ConvertResponse>;
     /// Removes a controller from the group.
     fn remove_member(&self, id: u64) -> Reply<'_, ()>;
     /// Deals new shares of the group's key to its members; returns when they are in force.

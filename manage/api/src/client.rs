@@ -113,7 +113,7 @@ impl Client {
             .root_certs(RootCerts::Specific(Arc::new(vec![ca])))
             .unversioned_rustls_crypto_provider(Arc::new(rustls::crypto::ring::default_provider()))
             .build();
-        let proxies = Proxies::from_environment().map_err(ClientError::Answer)?;
+        let proxies = Proxies::from_environment().map_err(|error| ClientError::Answer(error.to_string()))?;
         let agent = |proxy: Option<ureq::Proxy>| -> ureq::Agent {
             ureq::Agent::config_builder()
                 .tls_config(tls.clone())

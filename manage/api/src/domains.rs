@@ -169,6 +169,38 @@ pub struct DomainList {
     pub items: Vec<DomainView>,
 }
 
+/// Why there is no answer of another domain.
+#[derive(Debug, thiserror::Error)]
+pub enum AskError {
+    /// The certificate of its authority is none.
+    #[error(transparent)]
+    Authority(ureq::Error),
+    /// The controller does not answer.
+    #[error("{api} does not answer: {error}")]
+    NoAnswer {
+        /// Its address.
+        api: String,
+        /// What came in between.
+        error: ureq::Error,
+    },
+    /// The answer did not come whole.
+    #[error("the answer of {api} broke off: {error}")]
+    Broken {
+        /// Its address.
+        api: String,
+        /// What came in between.
+        error: ureq::Error,
+    },
+    /// The controller says no.
+    #[error("{api} refuses: {why}")]
+    Refused {
+        /// Its address.
+        api: String,
+        /// Its words, or the status of HTTP.
+        why: String,
+    },
+}
+
 /// Asks controllers of one other domain. Blocks.
 #[derive(Debug)]
 pub struct DomainClient {
@@ -180,8 +212,8 @@ impl DomainClient {
     ///
     /// # Errors
     /// What is wrong with the certificate.
-    pub fn new(authority_pem: &str) -> Result<DomainClient, String> {
-        let authority = Certificate::from_pem(authority_pem.as_bytes()).map_err(|error| error.to_string())?;
+    pub fn new(authority_pem: &str) -> Result<DomainClient, AskError> {
+        let authority = Certificate::from_pem(authority_pem.as_bytes()).map_err(AskError::Authority)?;
         let tls = TlsConfig::builder()
             .root_certs(RootCerts::Specific(Arc::new(vec![authority])))
             .unversioned_rustls_crypto_provider(Arc::new(rustls::crypto::ring::default_provider()))
@@ -198,19 +230,20 @@ impl DomainClient {
     /// Sends a question to the controller at `api`; its answer, within `limit`.
     ///
     /// # Errors
-    /// Why there is none, in words.
-    pub fn ask(&self, api: &str, question: &[u8], limit: Duration) -> Result<Vec<u8>, String> {
+    /// Why there is none.
+    pub fn ask(&self, api: &str, question: &[u8], limit: Duration) -> Result<Vec<u8>, AskError> {
         let request = self.agent.post(format!("https://{api}{STATEMENTS_PATH}"));
         let request = request.header("content-type", "application/octet-stream");
         let sent = request.config().timeout_global(Some(limit)).build().send(question);
-        let mut answer = sent.map_err(|error| format!("{api} does not answer: {error}"))?;
+        let mut answer = sent.map_err(|error| AskError::NoAnswer { api: api.to_owned(), error })?;
         let (status, body) = (answer.status(), answer.body_mut());
         let bytes = body.with_config().limit(STATEMENTS_BYTES_MAX).read_to_vec();
-        let bytes = bytes.map_err(|error| format!("the answer of {api} broke off: {error}"))?;
+        let bytes = bytes.map_err(|error| AskError::Broken { api: api.to_owned(), error })?;
         if status.is_success() {
             return Ok(bytes);
         }
         let why = serde_json::from_slice::<Problem>(&bytes).map(|problem| problem.message);
-        Err(format!("{api} refuses: {}", why.unwrap_or_else(|_| format!("status {status}"))))
+        let why = why.unwrap_or_else(|_| format!("status {status}"));
+        Err(AskError::Refused { api: api.to_owned(), why })
     }
 }

@@ -30,6 +30,30 @@ impl Proxy {
     }
 }
 
+/// A variable names no proxy that can be used.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{variable}: {why}: write http://HOST:PORT")]
+pub struct ProxyError {
+    /// The variable.
+    pub variable: &'static str,
+    /// Why it names none.
+    pub why: ProxyFault,
+}
+
+/// What is wrong with the address of a proxy.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum ProxyFault {
+    /// It is spoken to in a way that this client does not know.
+    #[error("a proxy by '{0}' is not supported")]
+    Scheme(String),
+    /// Nobody knows where it is.
+    #[error("it names no host")]
+    NoHost,
+    /// Its port is none.
+    #[error("it names no port")]
+    NoPort,
+}
+
 /// What the environment says.
 #[derive(Clone, Debug, Default)]
 pub struct Proxies {
@@ -42,11 +66,11 @@ impl Proxies {
     ///
     /// # Errors
     /// What is wrong with a variable, and what would be right.
-    pub fn from_environment() -> Result<Proxies, String> {
+    pub fn from_environment() -> Result<Proxies, ProxyError> {
         Proxies::read(|name| std::env::var(name).ok())
     }
 
-    fn read(variable: impl Fn(&str) -> Option<String>) -> Result<Proxies, String> {
+    fn read(variable: impl Fn(&str) -> Option<String>) -> Result<Proxies, ProxyError> {
         let names = ["HTTPS_PROXY", "https_proxy", "ALL_PROXY", "all_proxy"];
         let named = names
             .into_iter()
@@ -71,21 +95,21 @@ impl Proxies {
     }
 }
 
-fn parse(variable: &'static str, value: &str) -> Result<Proxy, String> {
-    let wrong = |why: &str| format!("{variable}: {why}: write http://HOST:PORT");
+fn parse(variable: &'static str, value: &str) -> Result<Proxy, ProxyError> {
+    let wrong = |why: ProxyFault| ProxyError { variable, why };
     let rest = match value.split_once("://") {
         Some(("http", rest)) => rest,
-        Some((scheme, _)) => return Err(wrong(&format!("a proxy by '{scheme}' is not supported"))),
+        Some((scheme, _)) => return Err(wrong(ProxyFault::Scheme(scheme.to_owned()))),
         None => value,
     };
     let rest = rest.split('/').next().unwrap_or_default();
     let (user, address) = rest.rsplit_once('@').map_or((None, rest), |(user, address)| (Some(user), address));
     let (host, port) = split(address);
     if host.is_empty() || host.contains(|c: char| c.is_whitespace() || c.is_control()) {
-        return Err(wrong("it names no host"));
+        return Err(wrong(ProxyFault::NoHost));
     }
     let port = match port {
-        Some(port) => port.parse::<u16>().map_err(|_| wrong("it names no port"))?,
+        Some(port) => port.parse::<u16>().map_err(|_| wrong(ProxyFault::NoPort))?,
         None => DEFAULT_PORT,
     };
     let bracketed = if host.contains(':') { format!("[{host}]") } else { host.to_owned() };

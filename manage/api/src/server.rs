@@ -52,6 +52,7 @@ fn routes() -> OpenApiRouter<Arc<dyn Backend>> {
         .routes(routes!(group::audit))
         .routes(routes!(group::add_member))
         .routes(routes!(group::remove_member))
+        .routes(routes!(group::convert))
         .routes(routes!(group::refresh_group))
         .routes(routes!(group::clock, group::set_clock))
         .routes(routes!(identities::identities))

@@ -15,7 +15,10 @@ pub use crate::any::{AnyId, AnyResource, PlaneResource};
 pub use crate::problem::{ApiError, NOT_LEADER, Problem};
 pub use apply::{ApplyRequest, ApplyResponse, Effect, Expected, FieldChange, PlannedEntry, ResourceChange};
 pub use approvals::{ApprovalList, ApprovalRequest, ApprovalResponse, NeedOf, NeedsRequest, WaitingView};
-pub use group::{AddMember, AuditPage, ClockOf, ClockStatus, GroupMember, GroupSigning, GroupStatus};
+pub use group::{
+    AddMember, AuditPage, ClockOf, ClockStatus, ConvertRequest, ConvertResponse, GroupMember, GroupReplaced,
+    GroupSigning, GroupStatus, GroupSuspicion,
+};
 pub use identities::{
     CertificateView, IdentityList, IdentityView, KeyChange, RevokeRequest, RevokedView, RotateRequest,
 };
@@ -24,7 +27,8 @@ pub use orders::{FileWallRequest, FileWallResponse, OrderOutcome, RepairRequest,
 pub use packets::{CaptureRequest, CapturedFrame, TraceLine, TraceRequest, TraceResponse};
 pub use resources::{DeviceList, DeviceView, ResourceList, ResourceView, WatchEnd, WatchEvent, WatchLine};
 pub use status::{
-    ActuatorStatus, HealthView, KindCount, LineView, PlaneStatus, PortDown, RepairView, StatusResponse,
+    ActuatorStatus, ConductView, HealthView, KindCount, LineView, PlaneStatus, PortDown, RepairView,
+    StatusResponse,
 };
 pub use tokens::{TOKEN_VALID_S, TokenKey, TokenList, TokenRequest, TokenResponse, TokenView};
 

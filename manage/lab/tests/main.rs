@@ -61,7 +61,7 @@ fn two_namespaces_reach_each_other_with_both_protocols_and_through_a_route() {
         })
         .unwrap_or_else(|error| panic!("{address}: {error} {last:?}"));
     }
-    let too_long = ping::Options { payload_bytes: 1400, whole: true, ..ping::Options::default() };
+    let too_long = ping::Options { payload_bytes: 1400, dont_fragment: true, ..ping::Options::default() };
     assert!(ping::run(&left, "10.2.0.2".parse().unwrap(), &too_long).unwrap().none());
 }
 

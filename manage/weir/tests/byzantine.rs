@@ -398,6 +398,22 @@ fn hosts_that_a_member_floods_go_on_and_leave_it_alone() {
         echo.goes_on();
         drop(flooding);
     }
+    // Who did it is named, by the word of each host, to whoever asks any controller; and the audit has that word with the host's signature.
+    wait("hosts to have told of the fourth", || {
+        let status = alone(&lab, "c1").status_here();
+        let told =
+            |one: &weir_api::types::ActuatorStatus| one.conduct.iter().any(|one| one.member == Some(4));
+        status.is_ok_and(|status| status.actuators.iter().filter(|one| told(one)).count() >= 3)
+    });
+    let said = lab.ok(&["status"]);
+    assert!(said.contains("h1: says: controller 4 sent"), "{said}");
+    assert!(!said.contains("says: controller 1 "), "{said}");
+    let listed = lab.ok(&["audit", "list", "--kind", "event", "--last", "2000"]);
+    assert!(
+        listed.contains("h1 says that the controller at") && listed.contains("actuator/h1/agent"),
+        "{listed}"
+    );
+    lab.ok(&["audit", "verify"]);
     // And it comes back when it is honest: what it did is forgiven in time.
     lab.start("c4");
     wait_whole(&lab);

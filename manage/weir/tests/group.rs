@@ -85,8 +85,14 @@ pub struct Writer {
 
 impl Writer {
     pub fn begin(lab: &Lab, name: &str) -> Writer {
-        let (context, table) = (lab.context_of("c1"), format!("test/{name}"));
+        let context = lab.context_of("c1");
         assert_eq!(context.others.len(), lab.controllers().len() - 1, "the context names the whole group");
+        Writer::with(context, name)
+    }
+
+    /// One that knows these controllers.
+    pub fn with(context: Context, name: &str) -> Writer {
+        let table = format!("test/{name}");
         let stop = Arc::new(AtomicBool::new(false));
         let acked: Arc<Mutex<BTreeSet<u64>>> = Arc::default();
         let create = Operation::CreateTable { table: table.clone(), options: TableOptions::default() };

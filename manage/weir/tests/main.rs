@@ -19,6 +19,7 @@ mod checker;
 mod cli;
 mod clocks;
 mod consistency;
+mod convert;
 mod crashes;
 mod domains;
 mod doors;
@@ -50,6 +51,7 @@ mod revoked;
 mod rot;
 mod set_aside;
 mod seven;
+mod spare;
 mod store;
 mod tools;
 /// A member that betrays its group, shared with the order's own tests.

@@ -46,7 +46,7 @@ impl Cage {
         if !system::is_root() {
             return Err("it needs root".into());
         }
-        let mount = weir_monitor::levers::mount().ok_or("cgroups of version 2 are not mounted")?;
+        let mount = weir_monitor::controls::mount().ok_or("cgroups of version 2 are not mounted")?;
         let name = format!("wxweir-{name}-{}", std::process::id());
         let folder = mount.join(&name);
         let pids = Path::new("/sys/fs/cgroup/pids");

@@ -79,11 +79,13 @@ fn sweep(ends: &Pair, mtu: u32) {
     for (address, headers) in [(ip("10.7.0.12"), 28), (ip("fd00:7::12"), 48)] {
         let most = mtu - headers;
         for payload_bytes in [0, 1, 64, 500, 1200, most / 2, most - 1, most] {
-            let options = ping::Options { count: 2, payload_bytes, whole: true, ..ping::Options::default() };
+            let options =
+                ping::Options { count: 2, payload_bytes, dont_fragment: true, ..ping::Options::default() };
             let report = ping::run(&ends.a, address, &options).unwrap();
             assert!(report.all(), "{payload_bytes} bytes to {address} at MTU {mtu}: {report:?}");
         }
-        let options = ping::Options { payload_bytes: most + 1, whole: true, ..ping::Options::default() };
+        let options =
+            ping::Options { payload_bytes: most + 1, dont_fragment: true, ..ping::Options::default() };
         assert!(ping::run(&ends.a, address, &options).unwrap().none(), "{address} at MTU {mtu}");
     }
 }
@@ -92,7 +94,7 @@ fn sweep(ends: &Pair, mtu: u32) {
 fn too_big(ends: &Pair, mtu: u32) {
     ends.a.mtu("eth0", mtu + 500).unwrap();
     for address in [ip("10.7.0.12"), ip("fd00:7::12")] {
-        let options = ping::Options { payload_bytes: mtu, whole: true, ..ping::Options::default() };
+        let options = ping::Options { payload_bytes: mtu, dont_fragment: true, ..ping::Options::default() };
         assert!(ping::run(&ends.a, address, &options).unwrap().none(), "too big for {address} at MTU {mtu}");
         wait("the path's MTU, learnt from an ICMP error", || {
             ends.a.ip(&["route", "get", &address.to_string()]).unwrap().contains(&format!("mtu {mtu}"))

@@ -176,8 +176,9 @@ pub fn arp(network: &Network, port: &Port, frame: &[u8], parsed: &Parsed) -> Rep
 /// (row A14: the reverse path check asks the routes themselves).
 pub fn may_speak_for(network: &Network, port: &Port, source: IpAddr) -> bool {
     port.has(source)
-        || (!network.local.contains_key(&source)
-            && !network.virtuals.contains_key(&source)
+        || (network.port_of(source).is_none()
+            && network.virtual_of(source).is_none()
+            && !network.is_located(source)
             && !network.is_router(source)
             && network.leads_to(source, &port.entry.addresses))
 }

@@ -74,13 +74,48 @@ pub struct Action {
     pub hangs: Hangs,
 }
 
+/// Addresses besides those of its packets that a flow can hang on one by one.
+pub const OTHERS: usize = 2;
+/// Next hops that a flow can hang on: of its packets' addresses and of the others.
+pub const NEXT_HOPS: usize = 2 + OTHERS;
+
 /// What a flow hangs on besides where it comes from, where it goes and the addresses of its packets.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Hangs {
-    /// The next hop of the route that its destination takes.
-    pub next_hop: Option<IpAddr>,
+    /// Addresses that its action writes, or that its decision asked about.
+    pub others: [Option<IpAddr>; OTHERS],
+    /// Next hops of the routes by which any of its addresses are reached.
+    pub next_hops: [Option<IpAddr>; NEXT_HOPS],
+    /// Its decision asked about more addresses than there is room for: it hangs on any of its network.
+    pub any: bool,
     /// That there is no gateway: it is dropped for that.
     pub no_gateway: bool,
+}
+
+impl Hangs {
+    /// Notes an address that is written or was asked about, of a flow whose packets have two others.
+    pub fn on_other(&mut self, packets: [IpAddr; 2], address: IpAddr) {
+        if !packets.contains(&address) {
+            self.any |= !put(&mut self.others, address);
+        }
+    }
+
+    /// Notes a next hop, unless it hangs on the address anyway.
+    pub fn on_next_hop(&mut self, packets: [IpAddr; 2], hop: IpAddr) {
+        if !packets.contains(&hop) && !self.others.contains(&Some(hop)) {
+            // There is a place for one of each address.
+            self.any |= !put(&mut self.next_hops, hop);
+        }
+    }
+}
+
+/// Puts an address where there is room, once; false if there is none.
+fn put(places: &mut [Option<IpAddr>], address: IpAddr) -> bool {
+    if places.contains(&Some(address)) {
+        return true;
+    }
+    let free = places.iter_mut().find(|place| place.is_none());
+    free.map(|free| *free = Some(address)).is_some()
 }
 
 /// Value of [`Action::connection`] for a flow that is not tracked (row A24).
@@ -202,7 +237,7 @@ pub struct Resolution {
 ///
 /// A flow is of a network when it comes from a port of it, from the underlay with its identifier, or
 /// when its hop is a port of it or carries its identifier. It is from or to an address when the key
-/// or what the action writes has it; it hangs on an address also when the route of its destination leads there.
+/// or what the action writes has it; it hangs on an address also when its decision asked about that, or when the route of an address that it hangs on leads there.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Invalidate {
     /// None.
@@ -213,7 +248,7 @@ pub enum Invalidate {
     Port(PortIndex),
     /// Those of a network that hang on an address.
     Address(u32, IpAddr),
-    /// Those of a network from or to an address that takes this route now, or a shorter one and took this before.
+    /// Those of a network that hang on an address, not as the next hop alone, which takes this route now, or a shorter one and took this before.
     Route(u32, IpNet),
     /// Those that go to a gateway which is gone, or which one of those that came is to have now; those that are dropped for
     /// want of any, when one came.

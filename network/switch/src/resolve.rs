@@ -372,7 +372,7 @@ impl TableResolver {
                 let Some(port) = self.tables.port(index) else {
                     return Decision::drop_packet(Reason::NoPort);
                 };
-                let Some(network) = self.tables.network(port.vni.0) else {
+                let Some(network) = self.tables.begin_walk(port.vni.0) else {
                     return Decision::drop_packet(Reason::UnknownNetwork);
                 };
                 at.key = connection_key(&at.key, port.vni.0);
@@ -383,7 +383,7 @@ impl TableResolver {
                 self.probe_from_underlay(at, observer)
             }
             Ingress::Underlay { vni, .. } => {
-                let Some(network) = self.tables.network(vni) else {
+                let Some(network) = self.tables.begin_walk(vni) else {
                     observer.note("network", || format!("network {vni} is not in force here"));
                     return Decision::drop_packet(Reason::UnknownNetwork);
                 };
@@ -437,9 +437,7 @@ impl TableResolver {
                 let policy = self.tables.network(vni)?.policy.as_ref()?;
                 Some(policy.rules(direction).list.get(rule as usize)?.name.to_string())
             }
-            Cause::Route { vni, prefix } => {
-                Some(self.tables.network(vni)?.routes.get(prefix)?.name.to_string())
-            }
+            Cause::Route { vni, prefix } => Some(self.tables.network(vni)?.route(prefix)?.name.to_string()),
             Cause::Counter(counter) => {
                 let (name, _) = self.counters.get(counter)?;
                 name.labels.iter().find(|(label, _)| *label == "rule").map(|(_, rule)| rule.clone())
@@ -543,8 +541,7 @@ impl Resolver for TableResolver {
     }
 
     fn route_bits(&self, vni: u32, address: IpAddr) -> Option<u8> {
-        let (prefix, _) = self.tables.network(vni)?.routes.find(address)?;
-        Some(prefix.prefix_len())
+        Some(self.tables.network(vni)?.longest_route(address)?.prefix_len())
     }
 
     fn apply(&mut self, _now_ms: u64, update: &Update) -> Result<Effects, Refusal> {

@@ -14,6 +14,7 @@
 //! ports: ICMP errors and fragments then meet the gateway that translates their conversation.
 
 mod apply;
+pub mod asked;
 pub mod gateways;
 pub mod network;
 pub mod routes;
@@ -156,6 +157,13 @@ impl Tables {
         self.networks.get(&vni)
     }
 
+    /// A network in which a walk begins: what that asks of it by address is noted from here on ([`Network::asked`]).
+    pub(crate) fn begin_walk(&self, vni: u32) -> Option<&Network> {
+        let network = self.networks.get(&vni)?;
+        network.asked.clear();
+        Some(network)
+    }
+
     pub(crate) fn network_mut(&mut self, vni: u32) -> Option<&mut Network> {
         self.networks.get_mut(&vni)
     }
@@ -222,6 +230,12 @@ impl Tables {
 
     /// Where an endpoint of the network with this very address is: a port here before a location.
     pub fn place(&self, network: &Network, address: IpAddr) -> Option<Place> {
+        network.asked.note(address);
+        self.place_of_hop(network, address)
+    }
+
+    /// The same of the next hop of a route, which is not noted: whatever asks of an address hangs on the next hop of its route.
+    pub fn place_of_hop(&self, network: &Network, address: IpAddr) -> Option<Place> {
         let port = network.local.get(&address).map(|&index| {
             debug_assert!(
                 self.port(index).is_some_and(|port| port.vni == network.vni && port.has(address)),

@@ -462,9 +462,10 @@ pub(crate) fn hangs_on(
         (_, Hop::Port(port)) => ports.get(port).copied(),
         _ => None,
     };
-    let written = action.nat.and_then(|nat| nat.destination.or(nat.source)).map(|(written, _)| written);
     let (source, destination) = (IpAddr::from(key.source), IpAddr::from(key.destination));
-    let sides = [Some(source), Some(destination), written];
+    let hangs = &action.hangs;
+    let mut sides = vec![source, destination];
+    sides.extend(hangs.others.iter().flatten());
     let by_gateway = match action.hop {
         Hop::Underlay { receiver, by_gateway: true, .. } => Some(receiver),
         _ => None,
@@ -479,18 +480,18 @@ pub(crate) fn hangs_on(
         Invalidate::Port(port) => *zone == Zone::Port(*port) || action.hop == Hop::Port(*port),
         Invalidate::Address(vni, address) => {
             network == Some(*vni)
-                && (sides.contains(&Some(*address)) || action.hangs.next_hop == Some(*address))
+                && (hangs.any || sides.contains(address) || hangs.next_hops.contains(&Some(*address)))
         }
         Invalidate::Route(vni, prefix) => {
             let longest = |address: &IpAddr| {
                 let network = mind.tables().network(*vni);
-                network.and_then(|network| network.routes.find(*address)).map(|(prefix, _)| prefix)
+                network.and_then(|network| network.longest_route(*address))
             };
             let takes = |address: &IpAddr| {
                 let is_longer = |longest: ipnet::IpNet| longest.prefix_len() > prefix.prefix_len();
                 prefix.contains(address) && !longest(address).is_some_and(is_longer)
             };
-            network == Some(*vni) && sides.iter().flatten().any(takes)
+            network == Some(*vni) && (hangs.any || sides.iter().any(takes))
         }
         Invalidate::Gateways { come, gone } => {
             let to = action.nat.and_then(|nat| nat.destination).map_or(destination, |(to, _)| to);

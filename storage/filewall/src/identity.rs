@@ -49,6 +49,52 @@ pub struct RoleFile {
     pub inherits: BTreeSet<String>,
 }
 
+/// Why identities are refused.
+#[derive(Debug, thiserror::Error)]
+pub enum IdentityError {
+    /// There are too many roles.
+    #[error("{roles} roles; at most {ROLES_MAX} are allowed")]
+    TooMany {
+        /// How many there are.
+        roles: usize,
+    },
+    /// A role that is not defined.
+    #[error("{who} has the role '{role}', which is not among the roles")]
+    NoRole {
+        /// Who or what has it.
+        who: String,
+        /// The role.
+        role: String,
+    },
+    /// A role that inherits itself.
+    #[error(
+        "role '{role}' inherits itself{}: take it out of the 'inherits' of one of them",
+        if others.is_empty() { String::new() } else { format!(", by {}", others.join(" and ")) }
+    )]
+    Circle {
+        /// The role.
+        role: String,
+        /// The others on that way.
+        others: Vec<String>,
+    },
+    /// Two users that nobody could tell apart.
+    #[error("users {} have the same uid {uid}", users.join(" and "))]
+    SameUid {
+        /// Their names.
+        users: [String; 2],
+        /// Their number.
+        uid: u32,
+    },
+    /// A user has two roles that nobody may have both.
+    #[error("user {user} has the roles {}, which are kept separate: take all but one away", roles.join(" and "))]
+    Separate {
+        /// The user.
+        user: String,
+        /// The roles.
+        roles: Vec<String>,
+    },
+}
+
 /// Names of roles, shared by all who have them.
 pub type Roles = Arc<[Arc<str>]>;
 
@@ -64,9 +110,9 @@ pub struct Lattice {
 }
 
 impl Lattice {
-    fn compile(file: &IdentitiesFile) -> Result<Lattice, String> {
+    fn compile(file: &IdentitiesFile) -> Result<Lattice, IdentityError> {
         if file.roles.len() > ROLES_MAX {
-            return Err(format!("{} roles; at most {ROLES_MAX} are allowed", file.roles.len()));
+            return Err(IdentityError::TooMany { roles: file.roles.len() });
         }
         let one = |role: &String| {
             closure(file, &BTreeSet::from([role.clone()])).into_iter().map(str::to_string).collect()
@@ -143,8 +189,8 @@ impl Identities {
     /// Checks and compiles a file.
     ///
     /// # Errors
-    /// What is wrong, as text.
-    pub fn compile(file: &IdentitiesFile) -> Result<Identities, String> {
+    /// What is wrong.
+    pub fn compile(file: &IdentitiesFile) -> Result<Identities, IdentityError> {
         let mut identities = Identities { groups: file.groups.clone(), ..Identities::default() };
         identities.roles = file.roles.keys().map(|name| Arc::from(name.as_str())).collect();
         for (role, body) in &file.roles {
@@ -163,7 +209,10 @@ impl Identities {
             separated(file, name, &closure(file, &user.roles))?;
             let roles: Roles = closure(file, &user.roles).into_iter().map(Arc::from).collect();
             if let Some((other, _)) = identities.users.insert(user.uid, (Arc::from(name.as_str()), roles)) {
-                return Err(format!("users {other} and {name} have the same uid {}", user.uid));
+                return Err(IdentityError::SameUid {
+                    users: [other.to_string(), name.clone()],
+                    uid: user.uid,
+                });
             }
             identities.uids.insert(name.clone(), user.uid);
         }
@@ -212,34 +261,31 @@ impl Identities {
     }
 }
 
-fn known_roles(file: &IdentitiesFile, who: &str, roles: &BTreeSet<String>) -> Result<(), String> {
+fn known_roles(file: &IdentitiesFile, who: &str, roles: &BTreeSet<String>) -> Result<(), IdentityError> {
     match roles.iter().find(|role| !file.roles.contains_key(*role)) {
-        Some(role) => Err(format!("{who} has the role '{role}', which is not among the roles")),
+        Some(role) => Err(IdentityError::NoRole { who: who.to_string(), role: role.clone() }),
         None => Ok(()),
     }
 }
 
 /// What is said of a role that inherits itself, with the others on that way.
-fn circle(file: &IdentitiesFile, role: &str) -> String {
+fn circle(file: &IdentitiesFile, role: &str) -> IdentityError {
     let inherited = |other: &str| file.roles.get(other).map(|body| closure(file, &body.inherits));
-    let others: Vec<&str> = inherited(role)
+    let others = inherited(role)
         .into_iter()
         .flatten()
         .filter(|other| *other != role && inherited(other).is_some_and(|all| all.contains(role)))
+        .map(str::to_string)
         .collect();
-    let by = if others.is_empty() { String::new() } else { format!(", by {}", others.join(" and ")) };
-    format!("role '{role}' inherits itself{by}: take it out of the 'inherits' of one of them")
+    IdentityError::Circle { role: role.to_string(), others }
 }
 
 /// A user must not have two roles of a set that is kept separate.
-fn separated(file: &IdentitiesFile, user: &str, roles: &BTreeSet<&str>) -> Result<(), String> {
+fn separated(file: &IdentitiesFile, user: &str, roles: &BTreeSet<&str>) -> Result<(), IdentityError> {
     for set in &file.separate {
-        let had: Vec<&str> = set.iter().map(String::as_str).filter(|role| roles.contains(role)).collect();
+        let had: Vec<String> = set.iter().filter(|role| roles.contains(role.as_str())).cloned().collect();
         if had.len() > 1 {
-            return Err(format!(
-                "user {user} has the roles {}, which are kept separate: take all but one away",
-                had.join(" and ")
-            ));
+            return Err(IdentityError::Separate { user: user.to_string(), roles: had });
         }
     }
     Ok(())

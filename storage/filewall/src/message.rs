@@ -49,7 +49,7 @@ pub struct Probe {
 
 /// What the server answered to a [`Probe`].
 #[derive(Clone, Debug)]
-pub struct Told {
+pub struct ProbeAnswer {
     /// What was asked.
     pub probe: Probe,
     /// `nfsstat3`.
@@ -117,7 +117,7 @@ pub struct Call<'a> {
     /// Set for an operation of a COMPOUND.
     pub compound: Option<InCompound>,
     /// What the server answered to the probes of this call.
-    pub told: Vec<Told>,
+    pub told: Vec<ProbeAnswer>,
     /// What a policy wants to know, with [`crate::policy::Verdict::Ask`].
     pub probe: Option<Box<Probe>>,
     /// Results, from the status on, of a call that a policy answers itself, with [`crate::policy::Verdict::Reply`].

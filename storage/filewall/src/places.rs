@@ -78,19 +78,46 @@ impl Default for Zones {
     }
 }
 
+/// Why a path is none that policies can speak of.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum PathError {
+    /// It does not begin at the root.
+    #[error("path '{path}' does not begin with '/', the root of the export")]
+    NoRoot {
+        /// The path.
+        path: String,
+    },
+    /// A part of it is no name.
+    #[error("path '{path}' has a part {part:?}: {why}; write it without")]
+    Part {
+        /// The path.
+        path: String,
+        /// The part.
+        part: String,
+        /// Why it is none.
+        why: name::Misnamed,
+    },
+    /// The tree is full.
+    #[error("the policies speak of more than {ZONES_MAX} folders")]
+    TooMany,
+}
+
 impl Zones {
     /// Adds a path (`/a/b`), and returns its node.
     ///
     /// # Errors
-    /// What is wrong with the path, as text.
-    pub fn add(&mut self, path: &str) -> Result<Node, String> {
+    /// What is wrong with the path.
+    pub fn add(&mut self, path: &str) -> Result<Node, PathError> {
         if !path.starts_with('/') {
-            return Err(format!("path '{path}' does not begin with '/', the root of the export"));
+            return Err(PathError::NoRoot { path: path.to_string() });
         }
         let parts = || path.split('/').filter(|part| !part.is_empty());
         for part in parts() {
-            name::check(part.as_bytes(), name::Use::Change)
-                .map_err(|why| format!("path '{path}' has a part {part:?}: {why}; write it without"))?;
+            name::check(part.as_bytes(), name::Use::Change).map_err(|why| PathError::Part {
+                path: path.to_string(),
+                part: part.to_string(),
+                why,
+            })?;
         }
         let mut node: Node = 0;
         for part in parts() {
@@ -102,11 +129,11 @@ impl Zones {
         Ok(node)
     }
 
-    fn grow(&mut self, parent: Node, name: &[u8]) -> Result<Node, String> {
+    fn grow(&mut self, parent: Node, name: &[u8]) -> Result<Node, PathError> {
         if self.nodes.len() >= ZONES_MAX {
-            return Err(format!("the policies speak of more than {ZONES_MAX} folders"));
+            return Err(PathError::TooMany);
         }
-        let node = Node::try_from(self.nodes.len()).map_err(|_| "too many folders".to_string())?;
+        let node = Node::try_from(self.nodes.len()).map_err(|_| PathError::TooMany)?;
         self.nodes.push(ZoneNode { parent, name: name.into(), children: HashMap::new() });
         self.nodes[usize::from(parent)].children.insert(name.into(), node);
         Ok(node)

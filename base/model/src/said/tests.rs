@@ -121,6 +121,12 @@ fn an_operator_orders_resources_and_an_admin_who_takes_part() {
         })),
         EventBody::Clock { wall_ms: 1 },
         EventBody::Rule(crate::event::NewRule::OwnersCertificates),
+        EventBody::Converted(Box::new(crate::conversion::Conversion {
+            order: crate::conversion::GroupOrder::Raft,
+            member: 1,
+            listen: String::new(),
+            wide: false,
+        })),
         EventBody::Speaks { name: actuator.clone(), protocol: 1 },
         EventBody::Refused {
             actuator,

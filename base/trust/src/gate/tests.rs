@@ -1,3 +1,5 @@
+mod succession;
+
 use super::*;
 use crate::batch::{SingleSigner, frames, sign_batch};
 use crate::identity::KeyPair;
@@ -128,6 +130,20 @@ fn refuses_forged_replayed_misaddressed_and_stale() {
     let missing = Update { expected: Version(3), ..put(5, 12) };
     let refused = results(&mut gate, &world.frame(2, vec![missing]));
     assert_eq!(refused, [Err(Refusal::Expected { expected: Version(3), in_force: Version(0) })]);
+}
+
+#[test]
+fn no_version_goes_back_within_a_frame() {
+    let world = World::new();
+    let mut gate = world.gate();
+    let frame = world.frame(1, vec![put(1, 6), put(2, 4), put(1, 5)]);
+    let stale = Err(Refusal::Stale { in_force: Version(6) });
+    assert_eq!(results(&mut gate, &frame), [Ok(()), Ok(()), stale.clone()]);
+    assert_eq!(gate.get(&key(1)).unwrap().version, Version(6));
+    assert_eq!(results(&mut gate, &frame), [Ok(()), Ok(()), stale], "nor when it comes again");
+    let digest = gate.digest();
+    drop(gate);
+    assert_eq!(world.gate().digest(), digest);
 }
 
 #[test]

@@ -1,8 +1,8 @@
 //! Load balancers of Weir's own networks (Botelho et al. §VI-C; rows B10 and A25; decision 0024): a flow to a virtual
-//! address that its switch knows no member for is a question, and the answer a turn.
+//! address that its switch knows no member for is a question, and the answer the backend that the client is assigned, in turns (round robin).
 //!
-//! The turn is taken by the app of [`crate::flows::balancer`], by the same code, on tables of which each balancer has a
-//! part. A turn is of a client's address and a virtual one: what the client connects to later goes to the same member,
+//! It is assigned by the app of [`crate::flows::balancer`], by the same code, on tables of which each balancer has a
+//! part. An assignment is of a client's address and a virtual one: what the client connects to later goes to the same member,
 //! without a question, until the pair is not used for as long as a direct location would be kept.
 //!
 //! Passed over are members that cannot serve: the client itself, one whose port is wanted down, or that has no host, or
@@ -10,8 +10,8 @@
 //!
 //! Invariants
 //! - A virtual address is one of the network's subnets and no endpoint's; the pool of addresses has it as taken.
-//! - A turn is of a client that is placed on the host that holds it, and leads to a member that can serve. Whatever
-//!   ends either takes the turn along.
+//! - An assignment is of a client that is placed on the host that holds it, and leads to a member that can serve. Whatever
+//!   ends either takes the assignment along.
 //! - The turns of a host are at most `turns_per_host_max`.
 
 use super::pool::Pool;
@@ -45,7 +45,7 @@ pub(super) type Pair = (Vni, IpAddr, IpAddr);
 
 /// Who serves a client, as it is kept.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-struct Turn {
+struct Assignment {
     /// The client's host.
     host: Label,
     /// The endpoint that serves.
@@ -79,13 +79,13 @@ fn part<'w, 's>(work: &'w mut Work<'_, '_, 's>, vni: Vni, name: &Label) -> Part<
     Part::new(work.view, TABLES, vni_name0(vni, name))
 }
 
-fn turn(work: &Work<'_, '_, '_>, pair: Pair) -> Option<Turn> {
+fn assignment(work: &Work<'_, '_, '_>, pair: Pair) -> Option<Assignment> {
     work.view.get(TURNS, &turn_key(pair)).map(|bytes| read(TURNS, &bytes))
 }
 
-/// The host that a turn was asked from.
+/// The host that an assignment was asked from.
 pub(super) fn asked_from(work: &Work<'_, '_, '_>, pair: Pair) -> Option<Label> {
-    turn(work, pair).map(|turn| turn.host)
+    assignment(work, pair).map(|kept| kept.host)
 }
 
 /// Name of the balancer that has a virtual address.
@@ -125,10 +125,10 @@ pub(super) fn virtual_entry(work: &mut Work<'_, '_, '_>, vni: Vni, address: IpAd
     Some(VirtualEntry { name, services: services.iter().map(service).collect(), members: serve })
 }
 
-/// The entry of a turn; none when its member does not serve there any more.
+/// The entry of an assignment; none when its member does not serve there any more.
 pub(super) fn turn_entry(work: &mut Work<'_, '_, '_>, pair: Pair) -> Option<TurnEntry> {
     let (vni, _, address) = pair;
-    let Turn { member, .. } = turn(work, pair)?;
+    let Assignment { member, .. } = assignment(work, pair)?;
     let name = at(work, vni, address)?;
     if !work.has(MEMBER_OF, &vni_name0_name(vni, &member, &name)) {
         return None;
@@ -137,7 +137,7 @@ pub(super) fn turn_entry(work: &mut Work<'_, '_, '_>, pair: Pair) -> Option<Turn
     Some(TurnEntry { endpoint: member, member: address })
 }
 
-/// A host asked whose turn it is, for a client that was checked to be its own.
+/// A host asked which backend serves, for a client that was checked to be its own.
 pub(super) fn answer(
     work: &mut Work<'_, '_, '_>,
     host: &Label,
@@ -147,7 +147,7 @@ pub(super) fn answer(
 ) -> Result<(), Rejection> {
     let (vni, source, address) = pair;
     let Some(name) = at(work, vni, address) else { return Ok(()) };
-    if turn(work, pair).is_some() || source.is_ipv4() != address.is_ipv4() {
+    if assignment(work, pair).is_some() || source.is_ipv4() != address.is_ipv4() {
         return Ok(());
     }
     let Some(member) = next(work, vni, &name, client, address.is_ipv4())? else { return Ok(()) };
@@ -157,13 +157,13 @@ pub(super) fn answer(
     })?;
     work.flag(MEMBER_TURNS, &member_key(pair, &member))?;
     work.flag(HOST_TURNS, &host_key(pair, host))?;
-    let turn = Turn { host: host.clone(), member, used_ms: now_ms };
-    work.view.put(TURNS, &turn_key(pair), encode(&turn))?;
+    let assigned = Assignment { host: host.clone(), member, used_ms: now_ms };
+    work.view.put(TURNS, &turn_key(pair), encode(&assigned))?;
     work.marks.key(host, Key::Turn { vni, client: source, address });
     Ok(())
 }
 
-/// Takes the turn of the next member that can serve the client.
+/// Assigns the next member in turn that can serve the client.
 fn next(
     work: &mut Work<'_, '_, '_>,
     vni: Vni,
@@ -187,11 +187,11 @@ fn next(
     Ok(None)
 }
 
-/// Forgets a turn of a host.
+/// Forgets an assignment of a host.
 pub(super) fn drop_turn(work: &mut Work<'_, '_, '_>, host: &Label, pair: Pair) -> Result<(), Rejection> {
-    let Some(turn) = turn(work, pair).filter(|turn| turn.host == *host) else { return Ok(()) };
+    let Some(assigned) = assignment(work, pair).filter(|kept| kept.host == *host) else { return Ok(()) };
     work.view.delete(TURNS, &turn_key(pair));
-    work.view.delete(MEMBER_TURNS, &member_key(pair, &turn.member));
+    work.view.delete(MEMBER_TURNS, &member_key(pair, &assigned.member));
     work.view.delete(HOST_TURNS, &host_key(pair, host));
     work.count_down(Count::HostTurns, host.as_str().as_bytes())
 }
@@ -223,11 +223,11 @@ pub(super) fn note_used(
 ) -> Result<(), Rejection> {
     let grain_ms = work.settings.offload_idle_ms / 4;
     for &TurnUse { vni, client, address } in used {
-        let Some(before) = turn(work, (vni, client, address)).filter(|turn| turn.host == *host) else {
+        let Some(before) = assignment(work, (vni, client, address)).filter(|kept| kept.host == *host) else {
             continue;
         };
         if now_ms.saturating_sub(before.used_ms) >= grain_ms {
-            let after = Turn { used_ms: now_ms, ..before };
+            let after = Assignment { used_ms: now_ms, ..before };
             work.view.put(TURNS, &turn_key((vni, client, address)), encode(&after))?;
         }
     }
@@ -237,8 +237,8 @@ pub(super) fn note_used(
 /// Ends the turns of a host that were not used for too long.
 pub(super) fn drop_idle(work: &mut Work<'_, '_, '_>, host: &Label, now_ms: u64) -> Result<(), Rejection> {
     for pair in turns_of(work, host) {
-        let idle = turn(work, pair)
-            .is_none_or(|turn| now_ms.saturating_sub(turn.used_ms) >= work.settings.offload_idle_ms);
+        let idle = assignment(work, pair)
+            .is_none_or(|kept| now_ms.saturating_sub(kept.used_ms) >= work.settings.offload_idle_ms);
         if idle {
             end_turn(work, host, pair)?;
         }
@@ -258,7 +258,7 @@ pub(super) fn forget_host(work: &mut Work<'_, '_, '_>, host: &Label) -> Result<(
 pub(super) fn forget_client(work: &mut Work<'_, '_, '_>, vni: Vni, client: IpAddr) -> Result<(), Rejection> {
     let prefix = vni_key(vni, &address_bytes(client));
     for (key, value) in work.view.scan(TURNS, &prefix) {
-        let Turn { host, .. } = read(TURNS, &value);
+        let Assignment { host, .. } = read(TURNS, &value);
         end_turn(work, &host, (vni, client, Parts(&key[prefix.len()..]).address()))?;
     }
     Ok(())

@@ -12,6 +12,8 @@ pub const HEALTH: TableName = "health";
 pub const REPAIRS: TableName = "repair";
 /// `actuator 0 wall` -> `PolicySet`: the policies of a FileWall there.
 pub const FILEWALLS: TableName = "filewall";
+/// `actuator 0 controller` -> [`super::Conduct`]: what the actuator told last of a controller whose session it ended.
+pub const CONDUCT: TableName = "conduct";
 
 /// Every table of orders.
-pub const ALL: [TableName; 5] = [ORDERS, REPORTS, HEALTH, REPAIRS, FILEWALLS];
+pub const ALL: [TableName; 6] = [ORDERS, REPORTS, HEALTH, REPAIRS, FILEWALLS, CONDUCT];

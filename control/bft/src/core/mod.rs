@@ -15,35 +15,31 @@ mod catch_up;
 mod commit;
 mod epochs;
 mod fetch;
+mod messages;
+mod output;
 
 pub use catch_up::Seen;
 pub(crate) use commit::of_application;
 pub use commit::{decode_final, encode_final};
+pub use output::{Chained, CoreCounters, Output, Tag, Tip, To};
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use bytes::Bytes;
-use weir_order::{Entry, Error, Position};
+use weir_order::{Error, Position};
 
-use crate::members::{Link, Roster};
+use crate::members::Roster;
 use crate::rules::{Overlay, Tables};
 use crate::settings::Settings;
-use crate::wire::{Batch, Block, CHUNK_BYTES, Digest, Message, Name, Offer};
+use crate::wire::{Batch, Block, Digest, Message, Name};
 
 /// Committed blocks whose digests are remembered.
 const RECENT_MAX: usize = 4096;
 /// Questions of consensus that may wait for data.
 const WAITING_MAX: usize = 256;
-/// Blocks of one member that are kept and that nobody asked for.
-const BLOCKS_OF_ONE_MAX: usize = 64;
 
-/// Bytes of answers to one member in [`ANSWERS_MS`].
-const ANSWERS_BYTES_MAX: usize = 16 << 20;
-const ANSWERS_MS: u64 = 100;
 /// The term of every place in the order: indices go on through all epochs.
 pub const TERM: u64 = 1;
-/// What any answer costs at least.
-const ANSWER_BYTES_LEAST: usize = 16 << 10;
 
 /// Signs, and checks what others signed.
 pub trait Keys: Send {
@@ -55,208 +51,6 @@ pub trait Keys: Send {
     fn certified(&mut self, certificate: &Bytes) -> Option<(u64, Digest)>;
     /// The keys of another epoch in the same hands; none when a key of its members is none.
     fn of_epoch(&self, roster: &Roster) -> Option<Box<dyn Keys>>;
-}
-
-/// The last committed block.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Tip {
-    /// Its height; 0 before the first.
-    pub height: u64,
-    /// Its digest, or the genesis.
-    pub digest: Digest,
-    /// The place of its last batch; 0 before the first.
-    pub index: u64,
-}
-
-/// To whom.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum To {
-    /// All other members.
-    All,
-    /// One of them.
-    One(u32),
-}
-
-/// What a record of the journal is.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Tag {
-    /// A batch.
-    Batch = 0,
-    /// A block.
-    Block = 1,
-    /// A block's height and digest, and the certificate that committed it.
-    Final = 2,
-}
-
-/// A block that was committed, by the numbers of its records.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Chained {
-    /// Its height.
-    pub height: u64,
-    /// Its digest.
-    pub digest: Digest,
-    /// The place of its first batch.
-    pub first_index: u64,
-    /// The record of the block.
-    pub block: u64,
-    /// The records of its batches.
-    pub batches: Vec<u64>,
-    /// The record of its certificate, when it has one of its own.
-    pub certificate: Option<u64>,
-    /// What follows, when it is the last of its epoch.
-    pub next: Option<Roster>,
-}
-
-impl Chained {
-    /// The place of its last batch.
-    pub fn last_index(&self) -> u64 {
-        self.first_index + self.batches.len() as u64 - 1
-    }
-
-    /// Where the order stands behind it.
-    pub fn tip(&self) -> Tip {
-        let digest = self.next.as_ref().map_or(self.digest, |next| next.genesis);
-        Tip { height: self.height, digest, index: self.last_index() }
-    }
-}
-
-/// What to do.
-#[derive(Debug)]
-pub enum Output {
-    /// Say something.
-    Send {
-        /// To whom.
-        to: To,
-        /// What.
-        message: Message,
-    },
-    /// Append a record to the journal. Numbers follow each other.
-    Store {
-        /// The record's number.
-        number: u64,
-        /// What it is.
-        tag: Tag,
-        /// Its body.
-        body: Bytes,
-        /// Whether somebody waits for it to be durable; else it becomes so with the next for which somebody does.
-        sync: bool,
-    },
-    /// Answer consensus with the digest to propose.
-    Proposed {
-        /// The question.
-        ticket: u64,
-        /// The digest.
-        digest: Digest,
-    },
-    /// Answer consensus whether it may go on.
-    Verdict {
-        /// The question.
-        ticket: u64,
-        /// The answer.
-        right: bool,
-    },
-    /// Hand an entry to the application.
-    Committed {
-        /// The entry.
-        entry: Entry,
-    },
-    /// Remember where a committed block is.
-    Chained(Chained),
-    /// Tell a proposer its batch's fate.
-    Done {
-        /// The proposal.
-        ticket: u64,
-        /// Its fate.
-        result: Result<Position, Error>,
-    },
-    /// Answer a replica that is behind.
-    ServeRange {
-        /// Who.
-        to: u32,
-        /// The last height that it has.
-        above: u64,
-    },
-    /// Say which states there are.
-    ServeOffers {
-        /// Who asks.
-        to: u32,
-    },
-    /// Send a piece of a state.
-    ServeChunk {
-        /// Who asks.
-        to: u32,
-        /// Which state.
-        index: u64,
-        /// Where in its file.
-        offset: u64,
-    },
-    /// Write a piece of a state that comes.
-    WriteChunk {
-        /// Where; 0 begins anew.
-        offset: u64,
-        /// The piece.
-        bytes: Bytes,
-    },
-    /// The state is complete: check it and take it over.
-    Adopt {
-        /// What it must be.
-        offer: Offer,
-    },
-    /// Keep this link for ever; before anything that is behind it is forgotten.
-    Link(Box<Link>),
-    /// Another epoch begins here, or more is known of the members: see [`Core::roster`] and [`Core::frontier`].
-    Members,
-    /// Send what leads on from an epoch.
-    ServeLinks {
-        /// Who asks.
-        to: u32,
-        /// The last epoch that it knows of.
-        epoch: u64,
-    },
-    /// A member sent what no honest one sends.
-    Blame {
-        /// Who.
-        who: u32,
-        /// What it did.
-        what: &'static str,
-    },
-}
-
-/// Counts since the replica was opened.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct CoreCounters {
-    /// Blocks committed.
-    pub blocks: u64,
-    /// Batches committed.
-    pub committed: u64,
-    /// Own proposals that failed.
-    pub failed: u64,
-    /// Own proposals refused, because too many were open.
-    pub overloads: u64,
-    /// Proposals of others refused by a vote.
-    pub refused: u64,
-    /// Own proposals told to the others again.
-    pub repeated: u64,
-    /// Own proposals that needed another name, because a leader had passed them by.
-    pub renamed: u64,
-    /// Batches and blocks of others dropped, because that member has too many.
-    pub dropped: u64,
-    /// Answers that a member did not get, because it asks for too much.
-    pub withheld: u64,
-    /// Batches and blocks asked for.
-    pub asked: u64,
-    /// Ranges taken over from others.
-    pub ranges: u64,
-    /// States taken over from others.
-    pub states: u64,
-    /// Times that a member sent what no honest one sends.
-    pub lies: u64,
-    /// Epochs that began here.
-    pub epochs: u64,
-    /// Links between epochs taken over from others.
-    pub links: u64,
-    /// For how long nothing was decided between the end of an epoch and the first certificate of the next, ms in all.
-    pub epoch_pause_ms: u64,
 }
 
 struct Held {
@@ -574,141 +368,6 @@ impl Core {
         let number = self.store(Tag::Batch, batch.encode(), out);
         self.hold(digest, batch, number);
         self.own.insert((name.life, name.sequence), Own { ticket, digest, told_ms: now_ms });
-    }
-
-    /// Another member says something, or one who was or will be: such may ask, and say how far they are.
-    pub fn heard(&mut self, from: u32, message: Message, now_ms: u64, out: &mut Vec<Output>) {
-        let is_known = self.others().any(|other| other == from);
-        let says = matches!(
-            message,
-            Message::Batch(_)
-                | Message::Block(_)
-                | Message::Range { .. }
-                | Message::Offers(_)
-                | Message::Chunk { .. }
-        );
-        if says && !is_known {
-            return;
-        }
-        match message {
-            Message::Batch(batch) => self.batch(from, batch, now_ms, out),
-            Message::Block(block) => self.block(from, block, now_ms, out),
-            Message::WantBatches(digests) => {
-                for digest in digests {
-                    let Some(held) = self.batches.get(&digest) else { continue };
-                    let batch = held.batch.clone();
-                    if self.may_answer(from, batch.body.len(), now_ms) {
-                        out.push(Output::Send { to: To::One(from), message: Message::Batch(batch) });
-                    }
-                }
-            }
-            Message::WantBlock(digest) if self.may_answer(from, 0, now_ms) => {
-                self.relay(&digest, To::One(from), out);
-            }
-            Message::Tip { height, epoch, serves } => self.heard_tip(from, (height, epoch, serves), now_ms),
-            Message::WantRange { above }
-                if above < self.tip.height && self.may_answer(from, 1 << 20, now_ms) =>
-            {
-                out.push(Output::ServeRange { to: from, above });
-            }
-            Message::WantRange { .. } | Message::WantBlock(_) => {}
-            Message::Range { blocks, batches, certificate } => {
-                self.range(from, blocks, batches, certificate, now_ms, out);
-            }
-            Message::WantOffers => {
-                if self.may_answer(from, 0, now_ms) {
-                    out.push(Output::ServeOffers { to: from });
-                }
-            }
-            Message::Offers(offers) => self.offers(from, offers, now_ms, out),
-            Message::WantChunk { index, offset } => {
-                if self.may_answer(from, CHUNK_BYTES, now_ms) {
-                    out.push(Output::ServeChunk { to: from, index, offset });
-                }
-            }
-            Message::Chunk { index, offset, bytes } => self.chunk(from, index, offset, bytes, now_ms, out),
-            Message::WantLinks { epoch } => {
-                if self.may_answer(from, 1 << 20, now_ms) {
-                    out.push(Output::ServeLinks { to: from, epoch });
-                }
-            }
-            Message::Links(links) => self.links(from, links, out),
-        }
-    }
-
-    /// Whether a member may have another answer of so many bytes now: who asks for more than a disk and a link give would
-    /// keep this replica from its work.
-    fn may_answer(&mut self, who: u32, bytes: usize, now_ms: u64) -> bool {
-        let (since_ms, spent) = self.answered.entry(who).or_default();
-        if *since_ms + ANSWERS_MS <= now_ms {
-            (*since_ms, *spent) = (now_ms, 0);
-        }
-        *spent += bytes + ANSWER_BYTES_LEAST;
-        let may = *spent <= ANSWERS_BYTES_MAX;
-        self.counters.withheld += u64::from(!may);
-        may
-    }
-
-    fn batch(&mut self, from: u32, batch: Batch, now_ms: u64, out: &mut Vec<Output>) {
-        let digest = batch.digest(&self.group);
-        let asked = self.needs.met(&digest);
-        if self.batches.contains_key(&digest) {
-            return;
-        }
-        let origin = batch.name.origin;
-        if !self.members.contains(&origin) {
-            // Of one who was a member when it was sent, or will be.
-            self.counters.dropped += 1;
-            return;
-        }
-        if batch.body.len() as u64 > self.settings.proposal_bytes_max() {
-            return self.blame(from, "a batch of nobody, or one that is too large", out);
-        }
-        if !asked {
-            let passed = self.tables.is_passed(&Overlay::default(), &batch.name);
-            let (held, bytes) = self.pool.get(&origin).map_or((0, 0), |of_origin| {
-                (of_origin.len(), of_origin.values().map(|bytes| *bytes as usize).sum::<usize>())
-            });
-            let full = held >= self.settings.held_batches_max
-                || bytes + batch.body.len() > self.settings.held_bytes_max;
-            if passed || full {
-                self.counters.dropped += 1;
-                return;
-            }
-        }
-        if !self.keys.is_right(origin, &digest, &batch.signature) {
-            return self.blame(from, "a batch with a forged signature", out);
-        }
-        // Asked for by a block that may be durable already.
-        let number = self.store_now(Tag::Batch, batch.encode(), asked, out);
-        self.hold(digest, batch, number);
-        self.retry(now_ms, out);
-    }
-
-    fn block(&mut self, from: u32, block: Block, now_ms: u64, out: &mut Vec<Output>) {
-        // Of another epoch: what was missed of it comes as a range.
-        if block.epoch != self.epoch {
-            return;
-        }
-        let digest = block.digest();
-        let asked = self.needs.met(&digest);
-        // One with a place that is taken is kept too, as long as there is room: it may be asked about, and then be refused.
-        if self.blocks.contains_key(&digest) || self.parents.contains_key(&digest) {
-            return;
-        }
-        if !asked {
-            let of_one = self.unasked.entry(from).or_default();
-            of_one.push_back(digest);
-            if of_one.len() > BLOCKS_OF_ONE_MAX
-                && let Some(oldest) = of_one.pop_front()
-                && self.blocks.get(&oldest).is_some_and(|known| !known.judged)
-            {
-                self.blocks.remove(&oldest);
-                self.counters.dropped += 1;
-            }
-        }
-        self.blocks.insert(digest, Known { block, number: None, from, judged: false });
-        self.retry(now_ms, out);
     }
 
     /// Something came: whatever waited may go on.

@@ -20,7 +20,7 @@ use crate::certificates::{Late, Near, hold};
 use crate::consensus::{KeyRing, Mailbox, Question, config, epoch_of};
 use crate::core::Output;
 use crate::lock::locked;
-use crate::members::{Approval, Change, MEMBERS_MAX, Member};
+use crate::members::{Approval, Change, MEMBERS_MAX, Member, SPARES_MAX};
 use crate::rest::Pace;
 use crate::turns::{Hearing, Turns};
 use crate::votes::Keeping;
@@ -38,7 +38,7 @@ pub type Tracks = Box<dyn FnMut(&Linked) + Send>;
 pub struct Linked {
     /// Members, of the epoch here and of the last that is known.
     pub members: BTreeMap<u32, Member>,
-    /// Who is to come, and who has just gone.
+    /// Spares, who is to come, and who has just gone.
     pub visitors: BTreeMap<u32, Member>,
 }
 
@@ -115,6 +115,7 @@ pub(super) struct Membership {
     pub moved: bool,
     was_member: bool,
     pending: Option<Pending>,
+    spares: BTreeMap<u32, Member>,
     guest: Option<(u32, Member)>,
     gone: Option<(u32, Member)>,
 }
@@ -128,6 +129,7 @@ impl Membership {
             moved: false,
             was_member,
             pending: None,
+            spares: BTreeMap::new(),
             guest: None,
             gone: None,
         }
@@ -161,8 +163,10 @@ impl Run {
                 members.entry(*id).or_insert_with(|| member.clone());
             }
         }
-        let visitors = self.membership.guest.iter().chain(&self.membership.gone);
-        let visitors = visitors.filter(|(id, _)| !members.contains_key(id)).cloned().collect();
+        let others = self.membership.guest.iter().chain(&self.membership.gone).cloned();
+        let spares = self.membership.spares.iter().map(|(id, spare)| (*id, spare.clone()));
+        // Who is to come is last: where a spare is at another address now, that is where it is.
+        let visitors = spares.chain(others).filter(|(id, _)| !members.contains_key(id)).collect();
         let linked = Linked { members, visitors };
         let all = linked.visitors.iter().chain(&linked.members);
         let keys = all.filter_map(|(id, member)| Some((*id, PublicKey::decode(Copying(&member.key)).ok()?)));
@@ -265,6 +269,15 @@ impl Run {
         let pending = Pending { change, done, epoch, open: false, said: false, asked_ms: 0 };
         if let Some(before) = self.membership.pending.replace(pending) {
             (before.done)(Err(crate::Error::Overtaken));
+        }
+    }
+
+    /// Who is kept as a spare.
+    pub(super) fn set_spares(&mut self, spares: BTreeMap<u32, Member>) {
+        let spares: BTreeMap<u32, Member> = spares.into_iter().take(SPARES_MAX).collect();
+        if self.membership.spares != spares {
+            self.membership.spares = spares;
+            self.membership.moved = true;
         }
     }
 

@@ -13,7 +13,7 @@ use super::{ChangeDone, Command, Replica, ReplicaCounters, ReplicaStatus};
 use crate::core::Seen;
 use crate::evidence::{Convicted, Evidence};
 use crate::lock::locked;
-use crate::members::{Approval, Change, Roster};
+use crate::members::{Approval, Change, Member, Roster};
 
 /// Hears what those above the order of another member say.
 pub type PeerSink = dyn Fn(u32, Bytes) + Send + Sync;
@@ -197,6 +197,13 @@ impl Replica {
         let kept =
             kept.inspect_err(|error| tracing::warn!(%error, "the links between epochs cannot be read"));
         kept.ok().flatten()
+    }
+
+    /// Who is kept as a spare, instead of those of before: linked with, and told all that is ordered, without a vote. Members beside the first
+    /// [`SPARES_MAX`](crate::SPARES_MAX) by number are left out. To be told anew after a start.
+    pub fn set_spares(&self, spares: BTreeMap<u32, Member>) {
+        // One that ends needs none any more.
+        let _ends = self.commands.send(Command::Spares { spares });
     }
 
     /// What is known of the other members.

@@ -49,7 +49,7 @@ pub fn open(disk: Arc<dyn Disk>, segment_bytes: u64) -> Result<(Votes, VotesWrit
         LogSettings { segment_bytes, batch_bytes_max: RECORD_BYTES_MAX as u64, ..LogSettings::default() };
     let mut reading = Reading::default();
     let (log, _) = Log::open_visited(disk, settings, 0, &mut |header, _, body| {
-        reading.record(header.kind, header.tag, body)
+        reading.record(header.kind, header.tag, body).map_err(|error| error.to_string())
     })?;
     let contents = reading.finish();
     let (requests, requested) = mpsc::unbounded_channel();

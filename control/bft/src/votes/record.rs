@@ -202,6 +202,20 @@ pub fn whole(key: &Key, blob: &[u8]) -> Vec<Change> {
     changes
 }
 
+/// Why a record is none of votes.
+#[derive(Debug, thiserror::Error)]
+pub enum RecordError {
+    /// It is of another log.
+    #[error("a record of an engine's log, and not of votes")]
+    Engine,
+    /// Its bytes are none of changes.
+    #[error(transparent)]
+    Malformed(#[from] Malformed),
+    /// A later release wrote it.
+    #[error("a record of kind {0}, which this program does not read")]
+    Unknown(u8),
+}
+
 /// Reads the records of a log, in order.
 #[derive(Debug, Default)]
 pub struct Reading {
@@ -211,13 +225,16 @@ pub struct Reading {
 
 impl Reading {
     /// The next record.
-    pub fn record(&mut self, kind: Kind, tag: u8, body: &[u8]) -> Result<(), String> {
+    ///
+    /// # Errors
+    /// It is none of votes.
+    pub fn record(&mut self, kind: Kind, tag: u8, body: &[u8]) -> Result<(), RecordError> {
         match kind {
             Kind::Mark => return Ok(()),
             Kind::Entry => {}
-            _ => return Err("a record of an engine's log, and not of votes".to_owned()),
+            _ => return Err(RecordError::Engine),
         }
-        let changes = decode(Bytes::copy_from_slice(body)).map_err(|error| error.to_string())?;
+        let changes = decode(Bytes::copy_from_slice(body))?;
         match tag {
             CHANGES => {
                 // All that is live was being written, and a crash came between.
@@ -229,7 +246,7 @@ impl Reading {
                 changes.iter().for_each(|change| change.apply(&mut self.live));
                 self.contents = std::mem::take(&mut self.live);
             }
-            other => return Err(format!("a record of kind {other}, which this program does not read")),
+            other => return Err(RecordError::Unknown(other)),
         }
         Ok(())
     }

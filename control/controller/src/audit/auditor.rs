@@ -414,7 +414,12 @@ impl Auditor {
             None => Err(TrustError::BadKey),
         };
         match verified {
-            Ok(()) => self.checked.signatures += 1,
+            Ok(()) => {
+                self.checked.signatures += 1;
+                if let GroupSignature::Succeeded(by) = signature {
+                    self.group_key = Some(with_verifier(GroupKey::Threshold(by.succession.key)));
+                }
+            }
             Err(error) => {
                 let version = header.index;
                 self.finding(
@@ -437,6 +442,8 @@ impl Auditor {
         let key = GroupKey::Threshold(keys.group.key());
         match &self.group_key {
             None => self.group_key = Some(with_verifier(key)),
+            // What one controller signed before names it: a signature under it that does not carry that word is found out.
+            Some((GroupKey::Single(_), _)) => {}
             Some((known, _)) if *known != key => {
                 self.finding(
                     number,

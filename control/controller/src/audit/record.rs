@@ -297,6 +297,9 @@ pub fn kind_of(body: &EventBody) -> &'static str {
         EventBody::JoinedBy(_) => "joined",
         EventBody::Approval(_) => "approval",
         EventBody::Rule(_) => "rule",
+        EventBody::Converted(_) => "converted",
+        EventBody::Group(_) => "group",
+        EventBody::Conduct(_) => "conduct",
     }
 }
 

@@ -19,6 +19,7 @@ use super::identities::Registered;
 pub use super::sources::{SourceKeys, Unauthentic};
 use weir_model::Label;
 use weir_model::event::{EventBody, SignedEvent};
+use weir_model::group::{AGENT, ConductReport};
 use weir_model::identity::IdentityEvent;
 use weir_model::plane::PlaneReport;
 use weir_model::said::{Word, word_of};
@@ -87,7 +88,13 @@ pub fn admit(
     let keys = known.keys_of(&event.source)?;
     if let Some((actuator, plane)) = event.source.plane() {
         let own = |report: &PlaneReport| report.actuator == actuator && report.plane == plane;
-        if !matches!(&event.body, EventBody::Report(report) if own(report)) {
+        let of_agent = |report: &ConductReport| report.actuator == actuator && plane.as_str() == AGENT;
+        let may = match &event.body {
+            EventBody::Report(report) => own(report),
+            EventBody::Conduct(report) => of_agent(report),
+            _ => false,
+        };
+        if !may {
             return Err(Unauthentic::NotItsOwn);
         }
     } else if !known.is_configured(&event.source) {

@@ -10,7 +10,8 @@ use super::dedup::{self, Seen};
 use super::operators::{self, Asked, Operators};
 use super::step::{Outcome, Output};
 use super::{
-    Core, SharedApp, UPDATE_BYTES_MAX, approvals, clock, controllers, feed, identities, since, tokens,
+    Core, SharedApp, UPDATE_BYTES_MAX, approvals, clock, controllers, conversion, feed, identities, since,
+    tokens,
 };
 use std::borrow::Cow;
 use std::sync::Arc;
@@ -107,6 +108,8 @@ impl Core {
                 let comes_back = identities::comes_back(&context, self.registered(), wanted);
                 let changed = identities::decide(&mut view, self.registered(), context, self.now_ms, wanted)?;
                 clock::decide(&mut view, self.now_ms, wanted)?;
+                let ends = (self.may_end(), self.ended().is_some());
+                conversion::decide(&mut view, ends, self.epoch, wanted)?;
                 approvals::decide(&mut view, &wanted.body)?;
                 since::decide(&mut view, &wanted.body)?;
                 if let Some(actuator) = comes_back {
@@ -161,6 +164,9 @@ impl Core {
                 self.operators = Arc::new(Operators::of_store(&self.store));
             }
             self.membership(&wanted.body, planned, out);
+            if let EventBody::Converted(conversion) = &wanted.body {
+                self.converted(conversion, out);
+            }
         }
         Outcome::Committed(version)
     }

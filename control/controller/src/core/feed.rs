@@ -8,6 +8,7 @@
 use super::approvals::{APPROVALS_TABLE, WAITING_TABLE};
 use super::clock::CLOCK_TABLE;
 use super::dedup::DEDUP_TABLE;
+use super::group::GROUP_TABLE;
 use super::identities::IDENTITIES_TABLE;
 use super::operators::{OPERATORS_TABLE, REQUESTS_TABLE};
 use super::since::RULES_TABLE;
@@ -16,6 +17,7 @@ use crate::Error;
 use std::collections::VecDeque;
 use std::sync::Arc;
 use weir_model::Version;
+use weir_model::conversion::{CONVERSION_TABLE, SUCCESSION_TABLE};
 use weir_store::Changed;
 use weir_store::name::namespace_of;
 
@@ -28,6 +30,8 @@ pub(crate) fn committed(version: Version, now_ms: u64, writes: &[Changed]) -> Co
         DEDUP_TABLE,
         IDENTITIES_TABLE,
         CLOCK_TABLE,
+        CONVERSION_TABLE,
+        SUCCESSION_TABLE,
         TOKENS_TABLE,
         TOKEN_KEYS_TABLE,
         RULES_TABLE,
@@ -35,6 +39,7 @@ pub(crate) fn committed(version: Version, now_ms: u64, writes: &[Changed]) -> Co
         REQUESTS_TABLE,
         APPROVALS_TABLE,
         WAITING_TABLE,
+        GROUP_TABLE,
     ];
     let writes = writes.iter().filter(|write| !own.contains(&&*write.table)).cloned().collect();
     CommittedChange { version, now_ms, writes, dropped: None }

@@ -13,7 +13,10 @@
 //! - What one controller says about another one counts only when as many say so as cannot all lie: `believes_one` says whether one
 //!   is enough (a group that survives crashes only).
 
+mod spares;
+
 use super::approvals;
+use super::group;
 use super::operators::{self, By, Operators};
 use super::rules::REVOKED_FOR_ALL;
 use super::since::Rule;
@@ -354,6 +357,13 @@ pub(super) fn decide(
             let version = view.version();
             let mut decision = Decision { known, context, now_ms, version };
             decision.about(view, &event.source, about)
+        }
+        EventBody::Group(_) => {
+            let controllers = known.controllers();
+            match group::decide(view, &controllers, context.believes_one, now_ms, event)? {
+                Some((id, key)) => spares::introduced(view, &context, known, now_ms, (id, key)),
+                None => Ok(None),
+            }
         }
         _ => Ok(None),
     }

@@ -20,6 +20,8 @@ use weir_model::entry::ControllersEntry;
 use weir_model::signed::GroupKey;
 use weir_trust::threshold::{DealLog, Fault, FaultKind, GroupPublic, Ledger, Progress, Round};
 
+/// As many members at least make the first key of a domain that was converted: what one or two made, one would have known.
+pub const FIRST_OF: usize = 3;
 /// Most faults that are remembered, the newest.
 pub const FAULTS_MAX: usize = 256;
 
@@ -92,6 +94,8 @@ pub struct GroupKeys {
     open: Option<Logged>,
     faults: Vec<(u64, Fault)>,
     endorses: bool,
+    /// As many members at least make the first key.
+    first_of: usize,
 }
 
 /// What a snapshot keeps.
@@ -147,6 +151,15 @@ impl GroupKeys {
         Some(ControllersEntry { phase: logged.round().phase(), threshold: group.threshold() as u32, members })
     }
 
+    /// As many members at least make the first key.
+    pub fn first_of(&self) -> usize {
+        self.first_of
+    }
+
+    pub(super) fn set_first_of(&mut self, count: usize) {
+        self.first_of = count;
+    }
+
     /// The round that goes on.
     pub fn open(&self) -> Option<&Logged> {
         self.open.as_ref()
@@ -170,6 +183,7 @@ impl GroupKeys {
         let fits = round.domain() == domain
             && round.phase() == self.next_phase()
             && round.previous() == self.group()
+            && (round.previous().is_some() || round.players().len() >= self.first_of)
             && round.check().is_ok();
         if fits {
             self.begun = round.phase();
@@ -243,9 +257,10 @@ impl GroupKeys {
             open: logged(kept.open)?,
             faults: kept.faults.into_iter().map(fault).collect(),
             endorses: false,
+            first_of: 0,
         })
     }
 }
 
 #[cfg(test)]
-mod tests;
+pub(super) mod tests;

@@ -20,7 +20,7 @@
 //! - What clients of the store ask costs at most so much in one entry, and is asked by somebody who still may ([`rules`]).
 //! - In a group with a threshold key nothing here signs: headers leave by [`Output::Sign`], and signatures, verified,
 //!   come back by [`Input::Signed`], whenever they do. What is decided does not depend on them.
-//!
+//! - An order that ended carries nothing out any more; the one that goes on has its state, one epoch later ([`conversion`]).
 //! - The list of controllers whose endorsements a switch takes follows the group's key: when that changes, every actuator is
 //!   planned the new list at once, and one that joins gets it with its first updates.
 //!
@@ -31,9 +31,11 @@ pub mod admission;
 pub mod approvals;
 mod batch;
 pub mod clock;
+pub mod conversion;
 mod decide;
 mod dedup;
 mod feed;
+pub mod group;
 mod header;
 pub mod identities;
 pub mod keys;
@@ -108,6 +110,10 @@ pub struct Core {
     rules: u32,
     /// The actuators that joined, by the numbers under which they ask the store.
     principals: BTreeMap<u64, Label>,
+    /// The conversion that was decided last: see [`conversion`].
+    conversion: Option<conversion::Kept>,
+    /// The key in force, where it took the place of another one.
+    named: Option<conversion::Named>,
 }
 
 impl std::fmt::Debug for Core {
@@ -141,6 +147,8 @@ impl Core {
             counters: CoreCounters::default(),
             rules: 0,
             principals: BTreeMap::new(),
+            conversion: None,
+            named: None,
         }
     }
 
@@ -262,6 +270,7 @@ impl Core {
             }
             Input::Acks { session, acks } => self.acks(session, acks, out),
             Input::Signed { batch, signature } => {
+                let signature = self.proven(signature);
                 self.outbox.signed(&batch, &signature);
                 self.scheduler.signed(batch, signature);
             }
@@ -308,6 +317,10 @@ impl Core {
         let mut planned: Vec<PlannedUpdate> = Vec::new();
         let mut meter = Meter::new();
         for item in items {
+            if self.ended().is_some() && !conversion::takes_back(&item) {
+                self.counters.behind_the_end += 1;
+                continue;
+            }
             match item {
                 Item::Event { now_ms, event } => {
                     self.now_ms = self.now_ms.max(now_ms);
@@ -323,6 +336,7 @@ impl Core {
                     let before = self.group_keys.controllers();
                     if Arc::make_mut(&mut self.group_keys).step(&self.domain, step) {
                         out.push(Output::KeysChanged);
+                        self.succeed(out);
                         self.tell_controllers(before.as_ref(), &mut planned);
                     }
                 }
@@ -443,10 +457,15 @@ impl Core {
         let switched = updates.iter().filter(|update| !matches!(update.key, Key::Statement { .. }));
         let targets: BTreeSet<&Label> = switched.map(|update| &update.target).collect();
         let targets = targets.into_iter().cloned().collect();
+        let before = self.signs_as_before();
         let made = match &self.signer {
+            Signer::SharesAfter(signer) if before => {
+                sign_batch(&**signer, &self.domain, self.epoch, index, updates)
+                    .map(|(header, proven)| (DecidedHeader::signed(header), proven))
+            }
             Signer::Key(signer) => sign_batch(&**signer, &self.domain, self.epoch, index, updates)
                 .map(|(header, proven)| (DecidedHeader::signed(header), proven)),
-            Signer::Shares => {
+            Signer::Shares | Signer::SharesAfter(_) => {
                 prepare_batch(&self.domain, self.epoch, index, updates).map(|(header, proven)| {
                     let mut decided = DecidedHeader::unsigned(header, targets);
                     decided.by_key = by_key;

@@ -181,6 +181,7 @@ impl Core {
         (self.store, self.joined, self.scheduler) = (read.store, Arc::new(read.joined), read.scheduler);
         (self.group_keys, self.outbox) = (Arc::new(read.keys), read.outbox);
         self.rules = read.rules;
+        self.know_conversion();
         self.name_principals();
         self.identities = Arc::new(Identities::of_store(&self.store));
         self.operators = Arc::new(Operators::of_store(&self.store));

@@ -20,6 +20,8 @@ pub enum Signer {
     Key(Box<dyn GroupSigner + Send>),
     /// By enough members of the group, elsewhere and later.
     Shares,
+    /// The same; in a domain that was converted, by this key until the group has its own.
+    SharesAfter(Box<dyn GroupSigner + Send>),
 }
 
 impl<S: GroupSigner + Send + 'static> From<Box<S>> for Signer {
@@ -267,4 +269,6 @@ pub struct CoreCounters {
     pub acks_forged: u64,
     /// Ack frames of actuators that were revoked.
     pub acks_revoked: u64,
+    /// What stood behind the entry that ended the order, and was not carried out.
+    pub behind_the_end: u64,
 }

@@ -98,8 +98,8 @@ impl Sink for ToCore {
 pub enum Signing {
     /// All members have the same key: the group survives crashes only.
     Key(Box<dyn GroupSigner + Send>),
-    /// Each member has a share of a key.
-    Shares(MembersThread, Members),
+    /// Each member has a share of a key. In a domain that was converted, the other key signs until there is one.
+    Shares(MembersThread, Members, Option<Box<dyn GroupSigner + Send>>),
 }
 
 impl Controller {
@@ -137,9 +137,17 @@ impl Controller {
             believes_one: settings.believes_one,
             scheduler: settings.scheduler,
         };
-        let (group_key, signer, members) = match signing {
-            Signing::Key(signer) => (Some(signer.group_key()), Signer::Key(signer), None),
-            Signing::Shares(thread, members) => (None, Signer::Shares, Some((thread, members))),
+        let (mut group_key, mut before_key) = (None, None);
+        let (signer, members) = match signing {
+            Signing::Key(signer) => {
+                group_key = Some(signer.group_key());
+                (Signer::Key(signer), None)
+            }
+            Signing::Shares(thread, members, None) => (Signer::Shares, Some((thread, members))),
+            Signing::Shares(thread, members, Some(before)) => {
+                before_key = Some(before.group_key());
+                (Signer::SharesAfter(before), Some((thread, members)))
+            }
         };
         let mut core = Core::new(core_settings, signer, apps.clone());
         core.set_registry(settings.registry.clone());
@@ -147,7 +155,7 @@ impl Controller {
         let feed = Feed::new(settings.feed, core.store().version());
         let (inbox, commands) = mpsc::channel(settings.inbox_max);
         let (keeper, observer, audit_thread) =
-            super::open_audit(&settings, &clock, &keys, group_key.as_ref())?;
+            super::open_audit(&settings, &clock, &keys, (group_key.as_ref(), before_key.as_ref()))?;
         let early: Early = Arc::new(Mutex::new(Some(Vec::new())));
         let engine = start(Box::new(ToCore { inbox: inbox.clone(), early: early.clone() }))?;
         let submitter = Submitter::new(engine.clone(), clock.clone(), settings.batcher)?;
@@ -158,6 +166,7 @@ impl Controller {
             numbers,
             apps,
             group_key,
+            before_key,
             feed,
             core: &core,
             clock,

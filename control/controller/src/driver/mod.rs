@@ -27,10 +27,12 @@ pub mod aside;
 mod audit;
 mod carrying;
 mod command;
+mod convert;
 mod counters;
 mod engine;
 mod follow;
 mod frame;
+mod group;
 mod handle;
 mod identities;
 mod line;
@@ -84,6 +86,7 @@ use tokio::sync::mpsc;
 use weir_base::numbers::Numbers;
 use weir_base::world::{Clock, Disk};
 use weir_model::Label;
+use weir_model::conversion::Conversion;
 use weir_model::event::SourceId;
 use weir_model::join::to_hex;
 use weir_model::operator::Founders;
@@ -198,6 +201,8 @@ pub struct ControllerSettings {
     pub aside: Option<AsidePlace>,
     /// Ordered time, of a member of a group; none: this controller has no other beside it.
     pub time: Option<Arc<TimeKeeper>>,
+    /// Whether an order that has ended is opened, for [`ControllerHandle::take_back`].
+    pub takes_back: bool,
 }
 
 impl ControllerSettings {
@@ -231,6 +236,7 @@ impl ControllerSettings {
             audit: None,
             aside: None,
             time: None,
+            takes_back: false,
         }
     }
 }
@@ -264,6 +270,19 @@ pub struct Recovered {
     pub ended_at: Option<EndedAt>,
 }
 
+/// What an order has left that ended with a conversion.
+#[derive(Debug)]
+pub struct Ended {
+    /// The conversion.
+    pub conversion: Conversion,
+    /// The last place of the order.
+    pub at: Position,
+    /// The state, as the group's snapshots have it.
+    pub state: Vec<u8>,
+    /// The epoch in which it goes on.
+    pub epoch: u64,
+}
+
 /// A running controller. [`Controller::shutdown`], or dropping it, ends it in good order.
 pub struct Controller {
     handle: ControllerHandle,
@@ -276,6 +295,7 @@ impl Controller {
     /// Opens the log on `disk`, recovers (newest snapshot, then replay through the core), and starts.
     ///
     /// # Errors
+    /// [`Error::Ended`]: it goes on as a member of a group; the log is closed and stays as it is.
     /// [`Error::Order`], the snapshot variants, [`Error::Operation`], [`Error::System`].
     pub fn open(
         settings: ControllerSettings,
@@ -299,7 +319,8 @@ impl Controller {
         let mut core = load(&opened, core_settings, signer, apps.clone())?;
         core.set_registry(settings.registry.clone());
         let mut feed = Feed::new(settings.feed, core.store().version());
-        let (keeper, mut observer, audit_thread) = open_audit(&settings, &clock, &keys, Some(&group_key))?;
+        let (keeper, mut observer, audit_thread) =
+            open_audit(&settings, &clock, &keys, (Some(&group_key), None))?;
         if let Some(info) = opened.opening().snapshot {
             // Told where the chain has not all that is below: it could not be written, or was not wanted before.
             observer.took_over(info.at.index, core.store().version(), core.group_keys());
@@ -311,6 +332,17 @@ impl Controller {
         let (last, replayed) = replay(&opened, &mut core, &mut feed, (&mut observer, &mut carrying))?;
         if let Some(keeper) = &keeper {
             keeper.must_not_be_ahead(last.index, &*disk)?;
+        }
+        if !settings.takes_back
+            && let Some(conversion) = core.convert()
+        {
+            let state = core.snapshot().to_bytes();
+            let ended = Arc::new(Ended { conversion, at: last, state, epoch: core.epoch() });
+            let dir = disk.describe();
+            // The audit goes on in the group, once this is closed.
+            drop((observer, keeper, opened));
+            let _joined = audit_thread.map(JoinHandle::join);
+            return Err(Error::Ended { dir, ended });
         }
         let recovered = Recovered { opening: Some(opened.opening().clone()), replayed, ended_at };
         tracing::info!(version = %core.store().version(), replayed, "the controller recovered its state");
@@ -333,6 +365,7 @@ impl Controller {
             numbers,
             apps,
             group_key: Some(group_key),
+            before_key: None,
             feed,
             core: &core,
             clock,
@@ -442,13 +475,13 @@ fn open_audit(
     settings: &ControllerSettings,
     clock: &Arc<dyn Clock>,
     keys: &SourceKeys,
-    group_key: Option<&GroupKey>,
+    (group_key, before_key): (Option<&GroupKey>, Option<&GroupKey>),
 ) -> Result<Audit, Error> {
     let Some(place) = &settings.audit else { return Ok((None, Observer::default(), None)) };
     let (keeper, thread, complete) = Keeper::open(place, clock.clone())?;
     tracing::info!(links = keeper.status().last, complete, "the audit goes on");
     let (own, now) = (SourceId::of_controller(&settings.name), settings.identity.public());
-    keeper.seen(Record::Began {
+    let began = |group_key: Option<&GroupKey>| Record::Began {
         domain: settings.domain.clone(),
         controller: own.clone(),
         software: env!("CARGO_PKG_VERSION").to_owned(),
@@ -458,8 +491,10 @@ fn open_audit(
             .map(|(source, key)| (source.clone(), if *source == own { now } else { *key }))
             .collect(),
         group_key: group_key.cloned(),
-    });
-    Ok((Some(keeper.clone()), Observer::new(Some(keeper)), Some(thread)))
+    };
+    keeper.seen(began(group_key));
+    let observer = Observer::new(Some(keeper.clone())).signed_before(before_key.map(|key| began(Some(key))));
+    Ok((Some(keeper), observer, Some(thread)))
 }
 
 /// An entry is set aside: the log and the audit say so.

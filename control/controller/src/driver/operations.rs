@@ -42,6 +42,11 @@ impl Operations {
         }
     }
 
+    /// How many batches wait for their outcomes.
+    pub fn open(&self) -> usize {
+        locked(&self.waiting).len()
+    }
+
     pub fn clear(&self) {
         locked(&self.waiting).clear();
     }
@@ -56,6 +61,9 @@ impl ControllerHandle {
     /// [`Error::Overloaded`]: nothing is done.
     pub fn operate(&self, batch: Batch) -> Result<oneshot::Receiver<Result<Vec<Outcome>, Error>>, Error> {
         let shared = self.shared.clone();
+        if shared.converts.load(Ordering::SeqCst) {
+            return Err(Error::Converts);
+        }
         shared.tell_rules();
         let operations = &shared.operations;
         let ticket = operations.next_ticket.fetch_add(1, Ordering::Relaxed);

@@ -290,6 +290,9 @@ impl Runner {
         self.taken = at.index;
         tracing::info!(index = at.index, version = %self.core.store().version(), "installed a snapshot");
         self.observer.took_over(at.index, self.core.store().version(), self.core.group_keys());
+        if self.core.signs_as_before() {
+            self.observer.signs_as_before();
+        }
         if self.digest_every > 0 {
             self.report_digest();
         }
@@ -330,7 +333,7 @@ impl Runner {
             && let Some(header) = self.core.unsigned(batch)
         {
             self.shared.steps.signed(batch, self.shared.clock.now_ns());
-            self.observer.signed(&header, signature, self.core.group_keys());
+            self.observer.signed(&header, &self.core.proven(signature.clone()), self.core.group_keys());
         }
         let mut out = Vec::new();
         self.core.step(input, &mut out);

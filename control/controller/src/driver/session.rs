@@ -471,6 +471,13 @@ async fn read<S: AsyncRead>(
                         report.plane
                     )));
                 }
+                if let EventBody::Conduct(report) = &event.event.body
+                    && let Some(problem) = report.problem()
+                {
+                    return Err(Error::Peer(format!(
+                        "a report of a controller's conduct is refused: {problem}"
+                    )));
+                }
                 // Every replica hears of it, and one orders it. Whose it is says its signature, and not the session.
                 handle.shared.hear(event, &source);
             }

@@ -16,6 +16,7 @@ use crate::audit::record::is_recorded;
 use crate::audit::{Misdeed, Record, Wrong};
 use crate::core::admission::{SourceKeys, Unauthentic, admit};
 use crate::core::clock::difference_ms;
+use crate::core::conversion;
 use crate::core::identities::{Identities, Registered};
 use crate::core::keys::GroupKeys;
 use crate::core::operators::Operators;
@@ -66,6 +67,8 @@ pub struct Published {
     pub rules: u32,
     /// Highest number of this controller's own events in the order.
     pub own_sequence: u64,
+    /// Whether the order has ended: see [`crate::core::Core::ended`].
+    pub ended: bool,
 }
 
 type Answer = oneshot::Sender<Result<Version, Error>>;
@@ -74,6 +77,8 @@ pub(super) struct Shared {
     pub domain: Label,
     /// The one key by which batches are signed; in a group with shares it comes with the order.
     single_key: Option<GroupKey>,
+    /// What signs until a group has its key, where the domain was converted.
+    before_key: Option<GroupKey>,
     group_keys: ArcSwap<GroupKeys>,
     source: SourceId,
     identity: ArcSwap<KeyPair>,
@@ -118,6 +123,8 @@ pub(super) struct Shared {
     pub(super) operators_told_ms: Mutex<Option<u64>>,
     /// How often a replica did not propose an event in its turn.
     passed_over: Mutex<BTreeMap<u64, u64>>,
+    /// Nothing more is taken: the order ends.
+    pub converts: AtomicBool,
     leads: AtomicBool,
     /// The door for people's changes while too much waits in line.
     pub line: LineDoor,
@@ -142,6 +149,8 @@ pub(super) struct Parts<'a> {
     pub numbers: Numbers,
     pub apps: Vec<SharedApp>,
     pub group_key: Option<GroupKey>,
+    /// What signs until a group has its key, where the domain was converted.
+    pub before_key: Option<GroupKey>,
     pub feed: Feed,
     pub core: &'a Core,
     pub clock: Arc<dyn Clock>,
@@ -168,6 +177,8 @@ impl Shared {
         Shared {
             domain: settings.domain.clone(),
             single_key: parts.group_key,
+            before_key: parts.before_key,
+            converts: AtomicBool::new(false),
             group_keys: ArcSwap::from(parts.core.group_keys().clone()),
             source: parts.source,
             identity: ArcSwap::from(settings.identity.clone()),
@@ -215,7 +226,13 @@ impl Shared {
 
     /// The group's public key; none before the members have made it.
     pub fn group_key(&self) -> Option<GroupKey> {
-        self.single_key.clone().or_else(|| self.group_keys.load().key())
+        let own = self.single_key.clone().or_else(|| self.group_keys.load().key());
+        own.or_else(|| self.before_key.clone().filter(|_| self.is_converted()))
+    }
+
+    /// Whether the domain had an order of another kind before.
+    pub fn is_converted(&self) -> bool {
+        conversion::kept(&self.published().store).is_some()
     }
 
     /// The group's threshold key, as the order knows it.
@@ -367,6 +384,17 @@ impl Shared {
 
     /// Proposes an event and gives back where its answer will come.
     pub fn propose(
+        self: &Arc<Self>,
+        event: SignedEvent,
+    ) -> Result<oneshot::Receiver<Result<Version, Error>>, Error> {
+        if self.converts.load(Ordering::SeqCst) {
+            return Err(Error::Converts);
+        }
+        self.propose_last(event)
+    }
+
+    /// As [`Shared::propose`], also when nothing else is taken any more.
+    pub fn propose_last(
         self: &Arc<Self>,
         event: SignedEvent,
     ) -> Result<oneshot::Receiver<Result<Version, Error>>, Error> {
@@ -569,6 +597,11 @@ impl Shared {
         }
     }
 
+    /// Proposals whose answers are waited for.
+    pub fn open_proposals(&self) -> usize {
+        locked(&self.proposals).len()
+    }
+
     /// Answers whoever waits for an event.
     pub fn answer(&self, name: &EventName, result: &Result<Version, Error>) {
         self.steps.decided(name, self.clock.now_ns());
@@ -627,6 +660,7 @@ impl Published {
             operators: core.operators().clone(),
             rules: core.rules(),
             own_sequence: core.own_sequence(),
+            ended: core.ended().is_some(),
         }
     }
 }

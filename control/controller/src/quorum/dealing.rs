@@ -396,7 +396,7 @@ impl Dealing {
             let said = self.identities.get(member).map(|known| known.key);
             said.or_else(|| made.and_then(|made| made.get(member)).copied())
         };
-        if common.voters.is_empty() {
+        if common.voters.is_empty() || (keys.group().is_none() && common.voters.len() < keys.first_of()) {
             return None;
         }
         let named = |member: &u32| Some((*member, key_of(member)?));

@@ -44,11 +44,13 @@ pub mod dealing;
 pub mod kept;
 pub mod liveness;
 mod message;
+mod proof;
 pub mod shares;
 #[cfg(test)]
 mod tests;
 
 pub use message::PeerMessage;
+pub use proof::ShareProof;
 
 use crate::audit::{BadShare, Contradiction, SeenFault};
 use crate::core::keys::{GroupKeys, KeyStep};
@@ -67,6 +69,8 @@ use weir_trust::threshold::{Fault, FaultKind};
 
 /// Faults that are remembered, the newest.
 pub const FAULTS_MAX: usize = 256;
+/// Proofs that are remembered, the newest.
+const PROOFS_MAX: usize = 8;
 
 /// What happens to the machine.
 pub enum Input {
@@ -180,6 +184,8 @@ pub struct QuorumStatus {
     pub waiting: usize,
     /// What members were found to have done here, with the phase, oldest first.
     pub faults: Vec<(u64, Fault)>,
+    /// What convinces others of it, of the first share of each member that did not verify in a phase: the newest.
+    pub proofs: Vec<ShareProof>,
     /// Counters.
     pub counters: QuorumCounters,
 }
@@ -218,6 +224,8 @@ struct Common {
     /// Messages to this member itself.
     to_self: VecDeque<PeerMessage>,
     faults: VecDeque<(u64, Fault)>,
+    /// See [`QuorumStatus::proofs`].
+    proofs: VecDeque<ShareProof>,
     /// Faults to be told.
     found_out: Vec<SeenFault>,
     counters: QuorumCounters,
@@ -247,6 +255,13 @@ impl Common {
         let phase = self.keys.phase();
         tracing::warn!(%fault, phase, proven = proof.is_some(), "misbehavior by a controller");
         let (member, what) = (fault.member, fault.what);
+        let known = self.proofs.iter().any(|known| (known.phase, known.member) == (phase, member));
+        if let Some(share) = proof.clone().filter(|_| !known) {
+            if self.proofs.len() == PROOFS_MAX {
+                self.proofs.pop_front();
+            }
+            self.proofs.push_back(ShareProof { phase, member, share });
+        }
         self.found_out.push(SeenFault { phase, member, what, proof });
         self.remember(fault);
     }
@@ -279,6 +294,7 @@ impl Quorum {
             keys: Arc::default(),
             to_self: VecDeque::new(),
             faults: VecDeque::new(),
+            proofs: VecDeque::new(),
             found_out: Vec::new(),
             counters: QuorumCounters::default(),
         };
@@ -373,6 +389,7 @@ impl Quorum {
             suspicion: self.liveness.suspicion(common.now_ms),
             waiting: self.shares.waiting(),
             faults: common.faults.iter().cloned().collect(),
+            proofs: common.proofs.iter().cloned().collect(),
             counters: common.counters,
         }
     }

@@ -303,6 +303,9 @@ impl App for TestApp {
             | EventBody::Approval(_)
             | EventBody::Rule(_)
             | EventBody::Report(_)
+            | EventBody::Converted(_)
+            | EventBody::Group(_)
+            | EventBody::Conduct(_)
             | EventBody::Clock { .. } => {}
             // Whoever can read it or not: sessions keep it from who cannot.
             EventBody::Order(order) => {

@@ -167,12 +167,12 @@ pub fn open(
     let there = names.iter().any(|name| segment::number_of(name).is_some());
     let floor = u64::from(must_exist && !there);
     let (mut log, recovery) = Log::open_visited(disk, settings, floor, &mut visit)?;
-    view.finish(notes.purged).map_err(|what| Error::Corrupt {
+    view.finish(notes.purged).map_err(|missing| Error::Corrupt {
         file: segment::file_name(1),
         dir,
         offset: 0,
         index: notes.purged.map_or(0, |id| id.index() + 1),
-        what,
+        what: missing.to_string(),
     })?;
     let last = position_of(view.last().as_ref());
     if log.last() != last {

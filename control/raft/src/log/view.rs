@@ -18,6 +18,16 @@ pub struct CacheCounters {
     pub evicted: u64,
 }
 
+/// Entries that must be there, and are not: from the first to the last, counted from 1.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error("entries {first} to {last} are missing")]
+pub struct Missing {
+    /// The first.
+    pub first: u64,
+    /// The last.
+    pub last: u64,
+}
+
 struct Slot {
     term: u64,
     /// Which append this is: an index is written again after a cut.
@@ -121,11 +131,14 @@ impl View {
         }
     }
 
-    /// Ends the opening: forgets what was purged. The error says what is missing.
-    pub fn finish(&mut self, purged: Option<LogId>) -> Result<(), String> {
+    /// Ends the opening: forgets what was purged.
+    ///
+    /// # Errors
+    /// [`Missing`].
+    pub fn finish(&mut self, purged: Option<LogId>) -> Result<(), Missing> {
         let next = purged.map_or(0, |id| id.index() + 1);
         if !self.slots.is_empty() && self.first > next {
-            return Err(format!("entries {} to {} are missing", next + 1, self.first));
+            return Err(Missing { first: next + 1, last: self.first });
         }
         self.purged = purged;
         self.drop_below(next);

@@ -74,7 +74,8 @@ fn invalid(error: Malformed) -> io::Error {
     io::Error::new(io::ErrorKind::InvalidData, format!("the snapshot's preamble: {error}"))
 }
 
-fn preamble(meta: &Meta) -> Vec<u8> {
+/// What stands in front of the application's state.
+pub(crate) fn preamble(meta: &Meta) -> Vec<u8> {
     let mut body = BytesMut::new();
     body.put_u8(PREAMBLE_VERSION);
     body.put_log_id(Some(&meta.log_id));

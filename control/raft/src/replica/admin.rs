@@ -38,6 +38,13 @@ pub enum Change {
         /// Its number.
         id: u64,
     },
+    /// Gives a learner that has caught up the vote of another, which leaves the group.
+    Replace {
+        /// The number of who goes.
+        out: u64,
+        /// The learner's.
+        id: u64,
+    },
     /// Removes a replica.
     Remove {
         /// Its number.
@@ -138,8 +145,10 @@ pub(super) async fn promote_ready(inner: &Inner, raft: &RaftOf) -> Result<Option
     let limit = inner.settings.promote_lag_max;
     let demoted = super::locked(&inner.demoted).clone();
     let lost = inner.contacts.lost();
+    let spares = super::locked(&inner.spares).clone();
+    let is_to_vote = |id: &u64| spares.as_ref().is_some_and(|spares| !spares.contains(id));
     let ready = |id: &u64| {
-        let wanted = inner.settings.promotes || demoted.contains(id);
+        let wanted = (inner.settings.promotes && is_to_vote(id)) || demoted.contains(id);
         let has_all = now.lag.get(id).is_some_and(|lag| *lag <= limit) && !lost.contains(id);
         wanted && has_all && !now.voters.contains(id)
     };
@@ -223,6 +232,20 @@ pub(super) struct Members {
     pub(super) lag: BTreeMap<u64, u64>,
 }
 
+impl Members {
+    /// Whether a replica is a learner that has caught up.
+    fn may_vote(&self, inner: &Inner, id: u64) -> Result<(), Error> {
+        if self.voters.contains(&id) || !self.nodes.contains_key(&id) {
+            return Err(member(format!("replica {id} is no learner: add it as one first")));
+        }
+        let limit = inner.settings.promote_lag_max;
+        match self.lag.get(&id) {
+            Some(lag) if *lag <= limit => Ok(()),
+            lag => Err(Error::Behind { id, lag: lag.copied().unwrap_or(u64::MAX), limit }),
+        }
+    }
+}
+
 pub(super) fn members(raft: &RaftOf) -> Members {
     let metrics = raft.metrics().borrow_watched().clone();
     let membership = metrics.membership_config.membership();
@@ -265,15 +288,17 @@ async fn apply(inner: &Inner, raft: &RaftOf, change: Change) -> Result<(), Error
             raft.add_learner(id, Address(address), false).await
         }
         Change::Promote { id } => {
-            if now.voters.contains(&id) || !now.nodes.contains_key(&id) {
-                return Err(member(format!("replica {id} is no learner: add it as one first")));
-            }
-            let limit = inner.settings.promote_lag_max;
-            match now.lag.get(&id) {
-                Some(lag) if *lag <= limit => {}
-                lag => return Err(Error::Behind { id, lag: lag.copied().unwrap_or(u64::MAX), limit }),
-            }
+            now.may_vote(inner, id)?;
             raft.change_membership(ChangeMembers::AddVoterIds(BTreeSet::from([id])), true).await
+        }
+        Change::Replace { out, id } => {
+            if !now.voters.contains(&out) {
+                return Err(member(format!("replica {out} has no vote: it cannot be replaced")));
+            }
+            now.may_vote(inner, id)?;
+            let others = now.voters.iter().copied().filter(|voter| *voter != out);
+            let voters = others.chain([id]).collect();
+            raft.change_membership(ChangeMembers::ReplaceAllVoters(voters), false).await
         }
         Change::Remove { id } => {
             if !now.nodes.contains_key(&id) {

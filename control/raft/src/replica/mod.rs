@@ -104,6 +104,8 @@ pub(crate) struct Inner {
     pub(crate) room_handovers: AtomicU64,
     /// Replicas whose vote this leader took, because they had lost their log.
     pub(crate) demoted: Mutex<BTreeSet<u64>>,
+    /// Learners that are to have no vote; nothing before they are known.
+    pub(crate) spares: Mutex<Option<BTreeSet<u64>>>,
     pub(crate) mended: AtomicU64,
     pub(crate) newborn: Arc<Newborn>,
     pub(crate) room_refusals: AtomicU64,
@@ -164,7 +166,7 @@ impl Drop for EndsPending {
     }
 }
 
-fn lock(disk: &dyn Disk) -> Result<DiskLock, Error> {
+pub(crate) fn lock(disk: &dyn Disk) -> Result<DiskLock, Error> {
     let dir = disk.describe();
     match disk.lock(LOCK, &format!("pid {}", std::process::id())) {
         Ok(LockOutcome::Held(lock)) => Ok(lock),
@@ -205,6 +207,7 @@ pub fn open(
     let opened =
         log::open(Arc::clone(&disk), settings.log, settings.cache_bytes_max, machine.has_snapshot())?;
     let OpenedLog { store, writer, writes, recovery } = opened;
+    let spares = Mutex::new((!settings.awaits_spares).then(BTreeSet::new));
     let start_log_index = store.shared().view().last().map(|id| id.index());
     let (proposals, proposed) = mpsc::channel(settings.proposals_max);
     let (reads, read) = mpsc::channel(settings.reads_max);
@@ -236,6 +239,7 @@ pub fn open(
         committed: AtomicU64::new(0),
         room_handovers: AtomicU64::new(0),
         demoted: Mutex::default(),
+        spares,
         mended: AtomicU64::new(0),
         newborn: Arc::new(newborn),
         room_refusals: AtomicU64::new(0),
@@ -513,6 +517,11 @@ impl Replica {
             dir: format!("the logs of replicas {full:?}"),
             file: "what is new".to_owned(),
         })
+    }
+
+    /// Which learners are spares: they get no vote by themselves. Nothing: it is not known here, and no learner gets one.
+    pub fn set_spares(&self, spares: Option<BTreeSet<u64>>) {
+        *locked(&self.inner.spares) = spares;
     }
 
     /// Whether another replica, whose state is rotten, needs one that is newer than this replica's snapshot: the application's after the

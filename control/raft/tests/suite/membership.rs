@@ -173,3 +173,60 @@ fn waiting_reads_share_one_check() {
         assert_eq!(leader.log_counters().appends, appends, "a read writes nothing");
     });
 }
+
+#[test]
+fn a_spare_has_no_vote_until_it_takes_the_place_of_one_that_is_gone() {
+    run(47, async || {
+        let mut options = Options::of(4);
+        options.founders = 3;
+        let mut sim = Sim::new(47, options);
+        sim.found().await;
+        let leader = fill(&sim, 1..50).await;
+        let id = leader.replica_status().id;
+        let gone = id % 3 + 1;
+        leader.set_spares(Some([4].into()));
+        leader.change(Change::AddLearner { id: 4, address: "at 4".to_owned() }).await.unwrap();
+        until("the spare has everything", || applied(&sim, 4) == 49).await;
+        sim.crash(gone, true);
+        sleep(Duration::from_secs(5)).await;
+        let status = leader.replica_status();
+        assert!(!status.voters.contains_key(&4) && status.voters.contains_key(&gone), "{status:?}");
+        let not_a_voter = leader.change(Change::Replace { out: 4, id: 4 }).await.unwrap_err();
+        assert!(not_a_voter.to_string().contains("has no vote"), "{not_a_voter}");
+        leader.change(Change::Replace { out: gone, id: 4 }).await.unwrap();
+        let status = leader.replica_status();
+        assert!(status.voters.len() == 3 && status.voters.contains_key(&4), "{status:?}");
+        assert!(!status.voters.contains_key(&gone) && !status.learners.contains_key(&gone), "{status:?}");
+        // It votes: with another one gone the two go on.
+        let other = (1..=3).find(|other| *other != id && *other != gone).unwrap();
+        sim.crash(other, true);
+        assert!(matches!(propose(&leader, 50, 8).await, Fate::Committed(_)));
+    });
+}
+
+#[test]
+fn learners_that_are_to_vote_get_their_votes_and_spares_do_not() {
+    run(48, async || {
+        let mut options = Options::of(5);
+        options.founders = 3;
+        options.promotes = true;
+        let mut sim = Sim::new(48, options);
+        sim.found().await;
+        let leader = fill(&sim, 1..50).await;
+        leader.set_spares(None);
+        for id in [4, 5] {
+            leader.change(Change::AddLearner { id, address: format!("at {id}") }).await.unwrap();
+        }
+        until("both have everything", || applied(&sim, 4) == 49 && applied(&sim, 5) == 49).await;
+        sleep(Duration::from_secs(5)).await;
+        assert_eq!(
+            leader.replica_status().learners.len(),
+            2,
+            "before it is known which are spares, none votes"
+        );
+        leader.set_spares(Some([5].into()));
+        until("one votes", || leader.replica_status().voters.contains_key(&4)).await;
+        sleep(Duration::from_secs(5)).await;
+        assert!(leader.replica_status().learners.contains_key(&5));
+    });
+}

@@ -66,7 +66,7 @@ pub struct StreamId {
 
 /// What a step led to.
 #[derive(Debug, Default, PartialEq, Eq)]
-pub struct Turn {
+pub struct Output {
     /// Frames for the endpoint.
     pub frames: Vec<Vec<u8>>,
     /// Queries; each is to be answered once.
@@ -129,7 +129,7 @@ impl Streams {
         port: &PortContext,
         segment: &TcpFrame<'_>,
         now_ms: u64,
-    ) -> Turn {
+    ) -> Output {
         let name = (port.vni, port.endpoint.clone(), segment.destination);
         let mut stack = match self.stacks.remove(&name) {
             Some(mut stack) => {
@@ -143,8 +143,8 @@ impl Streams {
     }
 
     /// Gives a query its answer; without one its connection goes on as if it had never been asked.
-    pub fn answer(&mut self, metrics: &Metrics, to: &StreamId, answer: Option<&[u8]>, now_ms: u64) -> Turn {
-        let Some(mut stack) = self.stacks.remove(&to.stack) else { return Turn::default() };
+    pub fn answer(&mut self, metrics: &Metrics, to: &StreamId, answer: Option<&[u8]>, now_ms: u64) -> Output {
+        let Some(mut stack) = self.stacks.remove(&to.stack) else { return Output::default() };
         if let Some(connection) = stack.connections.iter_mut().find(|one| one.number == to.number) {
             connection.open = connection.open.saturating_sub(1);
             connection.active_ms = now_ms;
@@ -154,21 +154,21 @@ impl Streams {
     }
 
     /// Lets time pass: sends again, closes what is idle. What each endpoint's stack makes of it, if anything.
-    pub fn tick(&mut self, metrics: &Metrics, now_ms: u64) -> Vec<(PortContext, Turn)> {
-        let mut turns = Vec::new();
+    pub fn tick(&mut self, metrics: &Metrics, now_ms: u64) -> Vec<(PortContext, Output)> {
+        let mut outputs = Vec::new();
         for (_, stack) in std::mem::take(&mut self.stacks) {
             let port = stack.port.clone();
-            let turn = self.run(metrics, stack, now_ms);
-            if turn != Turn::default() {
-                turns.push((port, turn));
+            let output = self.run(metrics, stack, now_ms);
+            if output != Output::default() {
+                outputs.push((port, output));
             }
         }
-        turns
+        outputs
     }
 
     /// Lets a stack do all that it can, and keeps it if it still has a connection.
-    fn run(&mut self, metrics: &Metrics, mut stack: Stack, now_ms: u64) -> Turn {
-        let mut turn = Turn::default();
+    fn run(&mut self, metrics: &Metrics, mut stack: Stack, now_ms: u64) -> Output {
+        let mut output = Output::default();
         let before = stack.connections.len();
         let others = self.connections - before;
         loop {
@@ -176,7 +176,7 @@ impl Streams {
             stack.interface.poll(at(now_ms), &mut stack.device, &mut stack.sockets);
             let accepted = stack.accept(metrics, &mut self.next, now_ms);
             metrics.dns_tcp_accepted.add(u64::from(accepted));
-            let moved = stack.move_bytes(metrics, now_ms, &mut turn);
+            let moved = stack.move_bytes(metrics, now_ms, &mut output);
             if stack.device.is_full() || !accepted && !moved && stack.device.is_empty() {
                 break;
             }
@@ -189,11 +189,11 @@ impl Streams {
         stack.remove_closed();
         self.connections = others + stack.connections.len();
         metrics.dns_tcp_connections.set(self.connections as u64);
-        turn.frames = stack.frames();
+        output.frames = stack.frames();
         if !stack.connections.is_empty() {
             self.stacks.insert(stack.name.clone(), stack);
         }
-        turn
+        output
     }
 }
 
@@ -276,7 +276,7 @@ impl Stack {
     }
 
     /// Reads queries, writes answers, closes; whether anything happened that another poll should see.
-    fn move_bytes(&mut self, metrics: &Metrics, now_ms: u64, turn: &mut Turn) -> bool {
+    fn move_bytes(&mut self, metrics: &Metrics, now_ms: u64, output: &mut Output) -> bool {
         let mut moved = false;
         for connection in &mut self.connections {
             let socket = self.sockets.get_mut::<Socket<'_>>(connection.handle);
@@ -284,7 +284,7 @@ impl Stack {
             let queries = connection.read(socket, metrics, now_ms);
             moved |= sent || !queries.is_empty();
             let id = StreamId { stack: self.name.clone(), number: connection.number };
-            turn.queries.extend(queries.into_iter().map(|query| (id.clone(), query)));
+            output.queries.extend(queries.into_iter().map(|query| (id.clone(), query)));
             moved |= connection.end(socket, metrics, now_ms);
         }
         moved

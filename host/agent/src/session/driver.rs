@@ -8,6 +8,7 @@
 //! The sessions share the switch. What it acks and reports goes to every session; its state and its answers go to the
 //! one that asked: states come in the order in which they were asked for, and the number of a question says whose it is.
 
+mod conduct;
 mod keys;
 mod planes;
 
@@ -17,6 +18,7 @@ use super::renewal::{self, LOOK_S, Renewal};
 use super::rotation::Rotation;
 use super::shares::{Combined, Shares};
 use super::stream::{Stream, StreamEvent, TO_CONTROLLER_MAX};
+use super::told::Told;
 use super::{Counters, Input, Output, Report, Session, Settings};
 use crate::config::check_controllers;
 use crate::hub::Hub;
@@ -32,6 +34,7 @@ use std::time::{Duration, Instant, SystemTime};
 use tokio::sync::mpsc;
 use tokio::sync::mpsc::error::TrySendError;
 use tokio::time::MissedTickBehavior;
+use weir_base::numbers::Numbers;
 use weir_model::local::{FromSwitch, ToSwitch};
 use weir_model::session::{ToActuator, ToController};
 use weir_model::signed::BatchHeader;
@@ -116,6 +119,10 @@ struct Driver {
     takes_changes: Option<String>,
     /// A session has come about: look at the certificate now.
     look_soon: bool,
+    /// What the others are told of controllers whose sessions ended for what came on them.
+    told: Told,
+    /// Under which numbers; opened when the first is needed.
+    numbers: Option<Numbers>,
     /// Of sessions that ended.
     counted: Counters,
 }
@@ -154,7 +161,10 @@ pub async fn run(
                 None => return,
             },
             Some(event) = planes.recv() => driver.plane_event(event),
-            _ = plane_looks.tick() => driver.refuse(),
+            _ = plane_looks.tick() => {
+                driver.refuse();
+                driver.tell_conduct();
+            }
             // Others fill the switch's queue too, so whether there is room is looked at once more.
             event = from_streams.recv(), if held.is_none() => held = event,
             () = tokio::time::sleep(Duration::from_millis(ROOM_CHECK_MS)), if held.is_some() => {}
@@ -208,6 +218,8 @@ impl Driver {
             about_keys: Vec::new(),
             takes_changes: None,
             look_soon: false,
+            told: Told::default(),
+            numbers: None,
             counted: Counters::default(),
         };
         controllers.into_iter().for_each(|address| driver.add(address));
@@ -475,6 +487,7 @@ impl Driver {
                     self.states.push_back(one.number);
                 }
             }
+            Output::BadConduct(ended) => self.told.ended(&self.sessions[at].address, ended),
             Output::ResetSwitch => self.shared.reset_switch.notify_one(),
             Output::Report(report @ Report::Established { .. }) => {
                 tracing::info!("{report}");

@@ -78,7 +78,7 @@ impl Stream {
 
 /// Connects and shakes hands. Certificates are read each time, so that renewed ones are used.
 async fn open(controller: &str, state_dir: &Path, metrics: &Metrics) -> Result<TlsStream<TcpStream>, String> {
-    let (host, port) = split_address(controller)?;
+    let (host, port) = split_address(controller).map_err(|error| error.to_string())?;
     let name = ServerName::try_from(host.to_string()).map_err(|error| error.to_string())?;
     if let Some(days) =
         renewal::over_for_days(state_dir, SystemTime::now()).map_err(|error| error.to_string())?

@@ -432,7 +432,7 @@ fn any_conversation_keeps_the_machine_sane() {
                     | Output::Unsigned(_)
                     | Output::Share(_)
                     | Output::Endorsement(_) => assert!(stream && switch_up),
-                    Output::Report(_) => {}
+                    Output::Report(_) | Output::BadConduct(_) => {}
                 }
             }
             assert!(talk.session.states.len() <= STATE_REQUESTS_MAX);
@@ -455,6 +455,13 @@ fn until_it_ends(talk: &mut Talk, input: &Input) -> (usize, u64) {
         });
         if let Some(wait_ms) = lost {
             assert!(out.contains(&Output::Close) || matches!(input, Input::Garbage(_)), "{out:?}");
+            let what = match input {
+                Input::Garbage(_) => BadConduct::Garbage,
+                _ => BadConduct::Forgeries,
+            };
+            let ended = talk.session.counters.bad_conduct;
+            let forgeries = talk.session.counters.forgeries;
+            assert!(out.contains(&Output::BadConduct(Ended { what, ended, forgeries })), "{out:?}");
             return (count, wait_ms);
         }
     }

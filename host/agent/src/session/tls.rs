@@ -221,14 +221,20 @@ pub fn clock_words(error: &std::io::Error) -> Option<String> {
     ))
 }
 
+/// A text that is no `host:port`.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("'{address}' is not an address: use host:port, such as 192.0.2.1:7444 or [2001:db8::1]:7444")]
+pub struct WrongAddress {
+    /// The text.
+    pub address: String,
+}
+
 /// Splits `host:port`, with brackets around IPv6.
 ///
 /// # Errors
-/// What is wrong, in words.
-pub fn split_address(address: &str) -> Result<(&str, u16), String> {
-    let wrong = || {
-        format!("'{address}' is not an address: use host:port, such as 192.0.2.1:7444 or [2001:db8::1]:7444")
-    };
+/// [`WrongAddress`].
+pub fn split_address(address: &str) -> Result<(&str, u16), WrongAddress> {
+    let wrong = || WrongAddress { address: address.to_string() };
     let (host, port) = address.rsplit_once(':').ok_or_else(wrong)?;
     let host = match host.strip_prefix('[') {
         Some(inner) => inner.strip_suffix(']').ok_or_else(wrong)?,

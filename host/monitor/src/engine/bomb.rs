@@ -66,13 +66,13 @@ impl Engine {
             limit.filter(|limit| found >= *limit).map(|limit| (found, limit))
         };
         if let Some((found, limit)) = over(scope.living(now), bomb.living) {
-            self.strike(at, now, Reason::Living { found, limit }, None);
+            self.repair(at, now, Reason::Living { found, limit }, None);
         } else if let Some((found, limit)) = over(scope.forks(now), bomb.forks) {
-            self.strike(at, now, Reason::Forks { found, limit }, None);
+            self.repair(at, now, Reason::Forks { found, limit }, None);
         } else if let Some((reason, place)) = marked {
-            self.strike(at, now, reason, Some(place));
+            self.repair(at, now, reason, Some(place));
         } else if let Some((found, limit)) = over(grown, bomb.growth) {
-            self.strike(at, now, Reason::Growth { found, limit }, None);
+            self.repair(at, now, Reason::Growth { found, limit }, None);
             // What stays is dealt with: else it would be told again until the window has passed.
             let all = self.tree.scope(at).all_living();
             if let Some(growth) = &mut self.armed[at].growth {

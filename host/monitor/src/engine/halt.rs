@@ -6,9 +6,9 @@
 
 use super::Engine;
 use super::innocent::Blamed;
-use super::strike::ROUNDS_MAX;
+use super::repair::ROUNDS_MAX;
+use crate::controls::{Controls, PATH_BYTES};
 use crate::incident::Incident;
-use crate::levers::{Levers, PATH_BYTES};
 use crate::tree::{DOOMED, KILLED, Place, STOPPED};
 use rustix::process::Signal;
 use std::time::Duration;
@@ -20,16 +20,16 @@ const ASKED_MAX: usize = 64;
 const DOOM_ROUNDS_MAX: u32 = 256;
 
 impl Engine {
-    pub(super) fn freeze(&mut self, at: usize, incident: &mut Incident, how: fn(&Levers) -> bool) {
-        incident.frozen = self.levers(at).is_some_and(how);
+    pub(super) fn freeze(&mut self, at: usize, incident: &mut Incident, how: fn(&Controls) -> bool) {
+        incident.frozen = self.controls(at).is_some_and(how);
         incident.freeze_ns = now_ns().saturating_sub(incident.time_ns);
         self.gather();
     }
 
     /// Keeps a culprit's tree from growing.
     pub(super) fn halt(&mut self, at: usize, blamed: Blamed, incident: &mut Incident) {
-        if self.levers(at).is_some_and(Levers::can_freeze) {
-            self.freeze(at, incident, Levers::freeze_briefly);
+        if self.controls(at).is_some_and(Controls::can_freeze) {
+            self.freeze(at, incident, Controls::freeze_briefly);
             // Else it is gone, or another of the same name is there by now.
             if incident.frozen {
                 return;
@@ -58,11 +58,11 @@ impl Engine {
     /// Freezes the cgroup in which most of a culprit's tree is. Returns whether all of the tree is there.
     fn freeze_borrowed(&mut self, at: usize, blamed: Blamed, incident: &mut Incident) -> bool {
         self.collect(at, blamed.place, blamed.extent);
-        let Some(levers) = self.find_levers() else { return false };
-        let cgroup = levers.cgroup;
-        incident.frozen = levers.freeze_briefly();
+        let Some(controls) = self.find_controls() else { return false };
+        let cgroup = controls.cgroup;
+        incident.frozen = controls.freeze_briefly();
         incident.freeze_ns = now_ns().saturating_sub(incident.time_ns);
-        self.armed[at].borrowed = Some(levers);
+        self.armed[at].borrowed = Some(controls);
         self.gather();
         self.collect(at, blamed.place, blamed.extent);
         let tree = &self.tree;
@@ -70,8 +70,8 @@ impl Engine {
         incident.frozen && self.members.iter().all(|(place, _)| there(*place))
     }
 
-    /// The levers of the cgroup in which most of the members are, if it may be frozen.
-    fn find_levers(&self) -> Option<Levers> {
+    /// The controls of the cgroup in which most of the members are, if it may be frozen.
+    fn find_controls(&self) -> Option<Controls> {
         let mount = self.cgroups.as_ref()?;
         let cgroup_of = |place: Place| self.tree.get(place).map_or(0, |node| node.cgroup);
         // The only one that can be that of more than half.
@@ -86,8 +86,8 @@ impl Engine {
         {
             let mut buffer = [0; PATH_BYTES];
             let path = self.proc.cgroup_path(*process, &mut buffer);
-            if let Some(levers) = path.and_then(|path| Levers::borrow(mount, path)) {
-                return (!self.own_cgroups.contains(&levers.cgroup)).then_some(levers);
+            if let Some(controls) = path.and_then(|path| Controls::borrow(mount, path)) {
+                return (!self.own_cgroups.contains(&controls.cgroup)).then_some(controls);
             }
         }
         None

@@ -1,10 +1,10 @@
 //! Memory hogs (Bohra, 3.5.2): when memory is short, the tree that holds most of it.
 
 use super::Engine;
+use crate::controls;
 use crate::error::{Error, Result};
 use crate::incident::Reason;
 use crate::kernel::proc::number64;
-use crate::levers;
 use crate::policy::{MemoryHog, Policy};
 use rustix::fd::OwnedFd;
 use rustix::fs::{CWD, Mode, OFlags, openat};
@@ -72,7 +72,7 @@ impl Usage {
         }
         let folder: PathBuf = match (&hog.memory, &hog.common.cgroup) {
             (Some(memory), _) => memory.clone(),
-            (None, Some(cgroup)) => levers::folder(cgroup),
+            (None, Some(cgroup)) => controls::folder(cgroup),
             (None, None) => PathBuf::new(),
         };
         let version_2 = folder.join("memory.current");
@@ -138,7 +138,7 @@ impl Engine {
             return;
         }
         if let Some(reason) = short {
-            self.strike(at, now, reason, None);
+            self.repair(at, now, reason, None);
         }
     }
 

@@ -2,13 +2,13 @@
 //!
 //! ```text
 //!  kernel ──► tree, scopes ──► fork-bomb ─┐
-//!  memory files, preopened ──► memory-hog ┼─► strike: freeze, fetch the rest, kill, thaw ──► follow until it is gone
+//!  memory files, preopened ──► memory-hog ┼─► repair: freeze, fetch the rest, kill, thaw ──► follow until it is gone
 //!  sensor boxes ──► detectors ─► stalled ─┘                       └──► notes (bounded queue) ──► audit, metrics
 //! ```
 //!
 //! Invariants
 //! - [`Engine::step`] allocates nothing and waits for nobody, except for a freeze that it ordered itself, which is bounded
-//!   ([`crate::levers::FREEZE_NS_MAX`]). So it runs on when the host can neither start a process nor give memory.
+//!   ([`crate::controls::FREEZE_NS_MAX`]). So it runs on when the host can neither start a process nor give memory.
 //! - What is protected is never signalled: process 1, kernel threads, this process and those above it, whitelisted
 //!   programs, and what is outside the policy's scope.
 //! - A policy that is a dry run signals, freezes and writes nothing.
@@ -17,15 +17,15 @@ mod bomb;
 mod halt;
 mod hog;
 mod innocent;
+mod repair;
 mod service;
 mod stall;
-mod strike;
 
+use crate::controls::{self, Controls};
 use crate::error::Result;
 use crate::incident::{Incident, Note, Reason};
 use crate::kernel::proc::{Listing, Proc};
 use crate::kernel::{Event, Kernel, Way, What};
-use crate::levers::{self, Levers};
 use crate::pace::Signs;
 use crate::policy::{Action, Policy, Whitelist};
 use crate::query::{Queries, Query};
@@ -78,9 +78,9 @@ pub struct Totals {
 struct Armed {
     policy: Policy,
     whitelist: Whitelist,
-    levers: Option<Levers>,
+    controls: Option<Controls>,
     /// Those of the culprit's own cgroup, while a policy that names none has it frozen.
-    borrowed: Option<Levers>,
+    borrowed: Option<Controls>,
     usage: Option<hog::Usage>,
     stall: Option<stall::Stall>,
     watch: Option<service::Watch>,
@@ -90,7 +90,7 @@ struct Armed {
     /// A chain or a breadth near its limit, seen in the last step.
     near: bool,
     quiet_until_ns: u64,
-    following: Option<strike::Following>,
+    following: Option<repair::Following>,
     /// Who was spared when a branch below it was killed for its memory, and when, ns.
     spared: Option<(Place, u64)>,
 }
@@ -144,9 +144,9 @@ impl Engine {
             tree.define(at, scope(&policy));
             armed.push(arm(policy).map_err(of_policy)?);
         }
-        let left = levers::thaw_left_behind().into_iter();
-        let named = armed.iter().filter_map(|armed| Some((armed.levers.as_ref()?, armed.policy.common())));
-        let named = named.filter(|(levers, _)| levers.thaw_if_left());
+        let left = controls::thaw_left_behind().into_iter();
+        let named = armed.iter().filter_map(|armed| Some((armed.controls.as_ref()?, armed.policy.common())));
+        let named = named.filter(|(controls, _)| controls.thaw_if_left());
         for cgroup in left.chain(named.filter_map(|(_, common)| common.cgroup.clone())) {
             tracing::warn!(cgroup = %cgroup.display(), "thawed: a monitor died while it acted on it");
         }
@@ -161,7 +161,7 @@ impl Engine {
             })
             .take(ANCESTORS_MAX)
             .collect(),
-            cgroups: levers::open_mount(),
+            cgroups: controls::open_mount(),
             own_cgroups: own_cgroups(&proc, own),
             proc,
             listing: Listing::default(),
@@ -215,7 +215,7 @@ impl Engine {
     pub fn refit(&mut self, policy: usize, fitted: Fitted) -> std::result::Result<Fitted, Fitted> {
         match self.armed.get_mut(policy) {
             Some(armed) if armed.following.is_none() && armed.borrowed.is_none() => Ok(Fitted {
-                levers: std::mem::replace(&mut armed.levers, fitted.levers),
+                controls: std::mem::replace(&mut armed.controls, fitted.controls),
                 usage: std::mem::replace(&mut armed.usage, fitted.usage),
             }),
             _ => Err(fitted),
@@ -233,7 +233,7 @@ impl Engine {
     }
 
     fn seed(&mut self) {
-        let mount = levers::mount();
+        let mount = controls::mount();
         let (proc, tree) = (&self.proc, &mut self.tree);
         let mut processes = Vec::new();
         proc.for_each(&mut self.listing, |process| processes.push(process));
@@ -323,8 +323,8 @@ impl Engine {
     /// Where the kernel does not tell cgroups, those of the policies are asked who is in them; not those below them.
     fn look_into_cgroups(&mut self) {
         let tree = &mut self.tree;
-        for levers in self.armed.iter().filter_map(|armed| armed.levers.as_ref()) {
-            levers.for_each_process(|process| tree.place_in(process, levers.cgroup));
+        for controls in self.armed.iter().filter_map(|armed| armed.controls.as_ref()) {
+            controls.for_each_process(|process| tree.place_in(process, controls.cgroup));
         }
     }
 
@@ -400,9 +400,9 @@ impl Engine {
 }
 
 fn own_cgroups(proc: &Proc, own: u32) -> Vec<u64> {
-    let mut buffer = [0; levers::PATH_BYTES];
+    let mut buffer = [0; controls::PATH_BYTES];
     let path = proc.cgroup_path(own, &mut buffer);
-    path.map_or(Vec::new(), |path| levers::above(Path::new(std::ffi::OsStr::from_bytes(path))))
+    path.map_or(Vec::new(), |path| controls::above(Path::new(std::ffi::OsStr::from_bytes(path))))
 }
 
 /// Adds a process that `/proc` shows, after those above it.
@@ -437,7 +437,7 @@ fn scope(policy: &Policy) -> Scope {
         None if matches!(policy, Policy::Service(_)) => Members::Nobody,
         None => Members::Host,
         // It comes and goes: of a unit with that, of others with whoever makes them.
-        Some(cgroup) => Members::Cgroups(cgroups_below(&levers::folder(cgroup)).unwrap_or_default()),
+        Some(cgroup) => Members::Cgroups(cgroups_below(&controls::folder(cgroup)).unwrap_or_default()),
     };
     Scope::new(members, window_ns)
 }
@@ -445,7 +445,7 @@ fn scope(policy: &Policy) -> Scope {
 /// What a policy has of its cgroup, opened beforehand.
 #[derive(Debug, Default)]
 pub struct Fitted {
-    levers: Option<Levers>,
+    controls: Option<Controls>,
     usage: Option<hog::Usage>,
 }
 
@@ -456,30 +456,31 @@ impl Fitted {
     /// It is there, and cannot do what the policy's action is.
     pub fn open(policy: &Policy) -> Result<Fitted> {
         let common = policy.common();
-        let levers = common.cgroup.as_ref().and_then(|cgroup| Levers::open(&levers::folder(cgroup)).ok());
+        let controls =
+            common.cgroup.as_ref().and_then(|cgroup| Controls::open(&controls::folder(cgroup)).ok());
         let can = |can: bool, what: &str| {
             let reason = || std::io::Error::other(format!("its cgroup cannot be {what}"));
             if can { Ok(()) } else { Err(crate::Error::io("arming it", reason())) }
         };
-        match (common.action, &levers) {
-            (Action::Freeze, Some(levers)) => can(levers.can_freeze(), "frozen")?,
-            (Action::KillCgroup, Some(levers)) => can(levers.can_kill(), "killed whole")?,
+        match (common.action, &controls) {
+            (Action::Freeze, Some(controls)) => can(controls.can_freeze(), "frozen")?,
+            (Action::KillCgroup, Some(controls)) => can(controls.can_kill(), "killed whole")?,
             _ => {}
         }
         let usage = match policy {
             Policy::MemoryHog(hog) => match hog::Usage::open(hog) {
                 // Its cgroup is made later.
-                Err(_) if common.cgroup.is_some() && levers.is_none() => None,
+                Err(_) if common.cgroup.is_some() && controls.is_none() => None,
                 other => Some(other?),
             },
             _ => None,
         };
-        Ok(Fitted { levers, usage })
+        Ok(Fitted { controls, usage })
     }
 
     /// The number of the cgroup; 0: it is not there.
     pub fn cgroup(&self) -> u64 {
-        self.levers.as_ref().map_or(0, |levers| levers.cgroup)
+        self.controls.as_ref().map_or(0, |controls| controls.cgroup)
     }
 }
 
@@ -515,13 +516,13 @@ fn arm(policy: Policy) -> Result<Armed> {
     let whitelist = Whitelist::new(&common.whitelist);
     let fitted = Fitted::open(&policy)?;
     if let Some(cgroup) = &common.cgroup
-        && fitted.levers.is_none()
+        && fitted.controls.is_none()
         && !matches!(policy, Policy::Service(_))
     {
-        let folder = levers::folder(cgroup);
+        let folder = controls::folder(cgroup);
         tracing::warn!(policy = common.name, cgroup = %folder.display(), "DEGRADED: there is no such cgroup yet: the policy waits for it");
     }
-    let Fitted { levers, usage } = fitted;
+    let Fitted { controls, usage } = fitted;
     let stall = match &policy {
         Policy::Stalled(stalled) => Some(stall::Stall::new(stalled)),
         _ => None,
@@ -539,7 +540,7 @@ fn arm(policy: Policy) -> Result<Armed> {
     Ok(Armed {
         policy,
         whitelist,
-        levers,
+        controls,
         borrowed: None,
         usage,
         stall,

@@ -92,7 +92,7 @@ impl Engine {
             Decision::Failed => {
                 let process = u32::try_from(view.process()).unwrap_or(0);
                 let place = self.tree.find(process);
-                self.strike(at, now, Reason::Silent { found: limit, limit }, place);
+                self.repair(at, now, Reason::Silent { found: limit, limit }, place);
             }
             Decision::Recovered => self.tell(Note::Recovered { policy: at }),
             Decision::Nothing | Decision::Stimulate => {}

@@ -12,8 +12,6 @@ use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-/// The guest answers within this.
-pub const ANSWER_LIMIT: Duration = Duration::from_secs(2);
 /// Most bytes that are read for one answer.
 const ANSWER_BYTES_MAX: usize = 16 * 1024;
 

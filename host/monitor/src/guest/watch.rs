@@ -18,11 +18,11 @@ use super::hook::{self, Asked};
 use super::qmp::{Event, Qmp};
 use super::starved::{GRANTS_MAX, Share};
 use super::{Guest, TASKS_MAX, Task, blame};
+use crate::controls::{self, Controls};
 use crate::detector::{Decision, Detector, Settings, State};
 use crate::error::{Error, Result};
 use crate::incident::{GuestIncident, Note, Outcome, Reason};
 use crate::kernel::Comm;
-use crate::levers::{self, Levers};
 use crate::local;
 use crate::policy::{GuestAction, GuestPolicy, Stimulus};
 use rustix::process::{Signal, pidfd_send_signal};
@@ -451,7 +451,7 @@ impl Watch {
         self.asked += 1;
         let (measure, ..) = incident.reason.parts();
         let asked = Asked { number: self.asked, measure, process: incident.process, program: incident.comm };
-        let done = hook::ask(path, &asked, hook::ANSWER_LIMIT);
+        let done = hook::ask(path, &asked, Duration::from_millis(self.policy.hook_ms));
         done.inspect_err(|error| tracing::warn!(policy = self.policy.common.name, %error, "a repair")).is_ok()
     }
 
@@ -468,7 +468,7 @@ impl Watch {
 
     fn freeze_cgroup(&self) -> bool {
         let Some(cgroup) = &self.policy.common.cgroup else { return false };
-        Levers::open(&levers::folder(cgroup)).is_ok_and(|levers| levers.freeze())
+        Controls::open(&controls::folder(cgroup)).is_ok_and(|controls| controls.freeze())
     }
 
     fn stop_process(&self) -> bool {

@@ -22,7 +22,7 @@ const PROGRAMS: [(&str, &str, bool); 4] = [
     ("on_victim", "mark_victim", true),
 ];
 
-/// How often the timer of the hook strikes a processor, times a second.
+/// How often the timer of the hook repairs a processor, times a second.
 const HOOK_TICKS_PER_S: u64 = 1000;
 
 /// The programs, attached for as long as this lives.

@@ -302,7 +302,8 @@ impl Hands for Acting {
     }
 
     fn carry_out(&self, version: u64, cgroup: &str, what: Ordered) -> Result<(), String> {
-        self.monitor.upgrade().ok_or(ENDING)?.carry_out(version, cgroup, what)
+        let monitor = self.monitor.upgrade().ok_or(ENDING)?;
+        monitor.carry_out(version, cgroup, what).map_err(|error| error.to_string())
     }
 
     fn is_frozen(&self, cgroup: &str) -> bool {

@@ -136,6 +136,8 @@ struct Document {
     #[serde(default)]
     hook: Option<PathBuf>,
     #[serde(default)]
+    hook_ms: Option<u64>,
+    #[serde(default)]
     stimulus: Option<String>,
     #[serde(default)]
     watch_ms: Option<u64>,
@@ -232,6 +234,7 @@ fn policy(value: Value) -> std::result::Result<Policy, String> {
         memory_file: document.memory_file,
         qmp: document.qmp,
         hook: document.hook,
+        hook_ms: document.hook_ms,
         stimulus: document.stimulus,
         watch_ms: document.watch_ms,
         fail_over: document.fail_over,

@@ -9,6 +9,11 @@ use std::path::PathBuf;
 /// Shortest and longest period, ms.
 const PERIOD_MS: std::ops::RangeInclusive<u64> = 1..=60_000;
 
+/// Shortest and longest time in which a guest's hook must answer, ms.
+const HOOK_MS: std::ops::RangeInclusive<u64> = 1..=60_000;
+/// The time where none is said, ms: it goes through all of the guest's processes a few times.
+const HOOK_DEFAULT_MS: u64 = 5_000;
+
 /// What is done to a guest.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum GuestAction {
@@ -85,6 +90,8 @@ pub struct GuestPolicy {
     pub qmp: Option<PathBuf>,
     /// The Unix socket of the port behind which the guest exports a hook.
     pub hook: Option<PathBuf>,
+    /// The hook must have answered within this time, ms.
+    pub hook_ms: u64,
     /// What makes it move.
     pub stimulus: Stimulus,
     /// The period, ms.
@@ -105,6 +112,7 @@ pub(super) struct GuestFields {
     pub(super) memory_file: Option<PathBuf>,
     pub(super) qmp: Option<PathBuf>,
     pub(super) hook: Option<PathBuf>,
+    pub(super) hook_ms: Option<u64>,
     pub(super) stimulus: Option<String>,
     pub(super) watch_ms: Option<u64>,
     pub(super) fail_over: Option<PathBuf>,
@@ -123,6 +131,7 @@ impl GuestFields {
             (self.memory_file.is_some(), "memory-file"),
             (self.qmp.is_some(), "qmp"),
             (self.hook.is_some(), "hook"),
+            (self.hook_ms.is_some(), "hook-ms"),
             (self.stimulus.is_some(), "stimulus"),
             (self.watch_ms.is_some(), "watch-ms"),
             (self.fail_over.is_some(), "fail-over"),
@@ -168,6 +177,10 @@ impl GuestFields {
                 "action hook needs the field 'hook': the socket of a port on which the guest listens".into(),
             );
         }
+        let hook_ms = self.hook_ms.unwrap_or(HOOK_DEFAULT_MS);
+        if !HOOK_MS.contains(&hook_ms) {
+            return Err(format!("hook-ms must be from 1 to {}", HOOK_MS.end()));
+        }
         let by_qemu = !matches!(action, GuestAction::Report | GuestAction::Hook);
         if self.qmp.is_none() && (stimulus == Stimulus::Key || by_qemu) {
             return Err(format!("action {} with this stimulus needs the field 'qmp'", action.name()));
@@ -179,6 +192,7 @@ impl GuestFields {
             memory_file,
             qmp: self.qmp,
             hook: self.hook,
+            hook_ms,
             stimulus,
             period_ms,
             periods,

@@ -162,6 +162,7 @@ fail-over: /usr/local/sbin/fail-over
         ("stimulus: none\naction: pause\n", "needs the field 'qmp'"),
         ("stimulus: none\naction: freeze-kill\n", "none of a guest"),
         ("stimulus: none\naction: hook\n", "needs the field 'hook'"),
+        ("stimulus: none\nhook-ms: 60001\n", "hook-ms must be from 1 to 60000"),
         ("stimulus: none\nwhen: { tasks: 0 }\n", "0 tasks"),
         ("stimulus: none\nperiod-ms: 0\n", "period-ms"),
         ("stimulus: none\nbox: b\n", "does not belong to kind guest"),

@@ -7,6 +7,7 @@
 mod shown;
 
 use crate::audit::{self, Entry, Log, What};
+use crate::controls;
 use crate::dataplane;
 use crate::engine::{self, Engine, NOTES_MAX, Totals};
 use crate::error::{Error, Result};
@@ -14,9 +15,8 @@ use crate::explain;
 use crate::guest::watch::Watchers;
 use crate::incident::Note;
 use crate::kernel::{self, Extras, Kernel};
-use crate::levers;
 use crate::local::{self, Punctuality, Settings};
-use crate::ordered::{self, Ordered};
+use crate::ordered::{self, OrderError, Ordered};
 use crate::policy::{Action, Context, GuestPolicy, Main, POLICIES_MAX, Policy};
 use crate::query::{Answer, QUERIES_MAX, Queries, Query};
 use crate::remote::{Remote, RingFile};
@@ -283,10 +283,15 @@ impl Monitor {
     /// Carries out what somebody above the host orders, and writes down what came of it.
     ///
     /// # Errors
-    /// Why it was not done, in words.
-    pub fn carry_out(&self, version: u64, cgroup: &str, what: Ordered) -> std::result::Result<(), String> {
+    /// Why it was not done.
+    pub fn carry_out(
+        &self,
+        version: u64,
+        cgroup: &str,
+        what: Ordered,
+    ) -> std::result::Result<(), OrderError> {
         let outcome = ordered::carry_out(cgroup, what);
-        let (order, problem) = (what.name().to_string(), outcome.clone().err());
+        let (order, problem) = (what.name().to_string(), outcome.as_ref().err().map(ToString::to_string));
         self.shared.write(None, What::Ordered { cgroup: cgroup.to_string(), order, version, problem });
         outcome
     }
@@ -448,7 +453,7 @@ impl Slow {
 
     /// Opens what a policy has of its cgroup anew, when that is another than before: the loop opens nothing.
     fn refit(&mut self, at: usize, policy: &Policy) {
-        let Some(folder) = policy.common().cgroup.as_ref().map(|cgroup| levers::folder(cgroup)) else {
+        let Some(folder) = policy.common().cgroup.as_ref().map(|cgroup| controls::folder(cgroup)) else {
             return;
         };
         let now = std::fs::metadata(folder).map_or(0, |status| std::os::unix::fs::MetadataExt::ino(&status));
@@ -507,7 +512,7 @@ impl Slow {
         }
         for (at, policy) in self.shared.policies.iter().enumerate() {
             if let Some(cgroup) = &policy.common().cgroup
-                && let Ok(cgroups) = engine::cgroups_below(&levers::folder(cgroup))
+                && let Ok(cgroups) = engine::cgroups_below(&controls::folder(cgroup))
             {
                 drop(self.orders.try_send(Order::Redefine(at, cgroups)));
             }
@@ -572,7 +577,7 @@ fn works(policies: &[Policy]) -> Vec<Work> {
         Policy::Service(service) if !service.common.dry_run => {
             let restart = service.restart.as_ref()?;
             let cgroup = service.common.cgroup.as_ref().filter(|_| restart.enters);
-            let cgroup = cgroup.map(|cgroup| levers::folder(cgroup));
+            let cgroup = cgroup.map(|cgroup| controls::folder(cgroup));
             Some(Work { policy, command: restart.command.clone(), cgroup })
         }
         _ => None,

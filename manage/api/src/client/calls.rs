@@ -6,9 +6,10 @@ use crate::domains::{DomainDescription, DomainList};
 use crate::planes::{PlaneList, PlaneView};
 use crate::said::Word;
 use crate::types::{
-    ApiError, ApprovalList, AuditPage, CaptureRequest, CapturedFrame, ClockStatus, DeviceList, GroupStatus,
-    IdentityList, KeyChange, OperatorList, ResourceList, ResourceView, RotateRequest, StatusResponse,
-    TokenList, TraceRequest, TraceResponse, WatchEvent, WatchLine,
+    ApiError, ApprovalList, AuditPage, CaptureRequest, CapturedFrame, ClockStatus, ConvertRequest,
+    ConvertResponse, DeviceList, GroupStatus, IdentityList, KeyChange, OperatorList, ResourceList,
+    ResourceView, RotateRequest, StatusResponse, TokenList, TraceRequest, TraceResponse, WatchEvent,
+    WatchLine,
 };
 use axum::http::{Method, StatusCode};
 use std::collections::BTreeMap;
@@ -247,6 +248,14 @@ impl Client {
     /// [`ClientError`].
     pub fn set_clock(&self) -> Result<(), ClientError> {
         self.post::<_, Option<()>>("/v1/clock", &()).map(drop)
+    }
+
+    /// `POST /v1/group/convert`.
+    ///
+    /// # Errors
+    /// [`ClientError`].
+    pub fn convert(&self, request: &ConvertRequest) -> Result<ConvertResponse, ClientError> {
+        self.post("/v1/group/convert", request)
     }
 
     /// `POST /v1/group/refresh`.

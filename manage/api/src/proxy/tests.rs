@@ -45,7 +45,7 @@ fn a_proxy_is_read_or_the_variable_is_named() {
     assert_eq!(with_user.authorization.as_deref(), Some("Basic bWU6c2VjcmV0"));
     assert_eq!((with_user.address.as_str(), with_user.url()), ("proxy:8080", "http://me:secret@proxy:8080"));
     for wrong in ["socks5://proxy:1080", "http://:8080", "http://proxy:port", "http://a b:80"] {
-        let error = one(wrong).unwrap_err();
+        let error = one(wrong).unwrap_err().to_string();
         assert!(error.contains("https_proxy") && error.contains("http://HOST:PORT"), "{error}");
     }
 }

@@ -3,7 +3,9 @@
 use super::Shared;
 use crate::backend::Caller;
 use crate::extract::{Asked, Named, Strict};
-use crate::types::{AddMember, ApiError, AuditPage, ClockStatus, GroupStatus, Problem};
+use crate::types::{
+    AddMember, ApiError, AuditPage, ClockStatus, ConvertRequest, ConvertResponse, GroupStatus, Problem,
+};
 use axum::http::StatusCode;
 use axum::{Extension, Json};
 use serde::Deserialize;
@@ -45,6 +47,18 @@ pub(super) async fn add_member(
     Strict(member): Strict<AddMember>,
 ) -> Result<StatusCode, ApiError> {
     backend.add_member(caller, member).await.map(|()| StatusCode::NO_CONTENT)
+}
+
+/// Make the controller that is alone the first member of a group. Answers when the last entry of its order is decided; it starts again as a
+/// member at once, and the others are added then.
+#[utoipa::path(post, path = "/v1/group/convert", request_body = ConvertRequest,
+    responses((status = 200, body = ConvertResponse), (status = "4XX", body = Problem), (status = 503, body = Problem)))]
+pub(super) async fn convert(
+    backend: Shared,
+    Extension(caller): Extension<Caller>,
+    Strict(request): Strict<ConvertRequest>,
+) -> Result<Json<ConvertResponse>, ApiError> {
+    backend.convert(caller, request).await.map(Json)
 }
 
 /// Remove a controller from the group.

@@ -59,8 +59,14 @@ pub struct GroupStatus {
     /// Why it can neither order nor read anew, when too few of the others are heard: what it shows is what it knew last.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cut_off: Option<String>,
-    /// All of the group.
+    /// All of the group, spares with them.
     pub members: Vec<GroupMember>,
+    /// Who is suspected, or proven to have lied, by whom.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub suspicions: Vec<GroupSuspicion>,
+    /// Members that were replaced, or removed, by the word of others, the newest last.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub replaced: Vec<GroupReplaced>,
     /// How the group signs with shares of a key; absent where all members have the same key.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub signing: Option<GroupSigning>,
@@ -137,6 +143,47 @@ pub struct GroupMember {
     /// Why the controller that answers does not reach it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub unreached: Option<String>,
+    /// Whether it is kept without a vote, to take the place of one that is gone.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub spare: bool,
+}
+
+/// A controller that others suspect, or that is proven to have lied.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct GroupSuspicion {
+    /// Its number.
+    pub member: u64,
+    /// Whether it is proven to have lied; else it is not heard.
+    pub lied: bool,
+    /// Who says so.
+    pub by: Vec<u64>,
+    /// Ordered time at which the first of them did, milliseconds of the Unix epoch; 0 where it is proven.
+    pub since_ms: u64,
+    /// For how long that has been so, milliseconds.
+    pub for_ms: u64,
+    /// In how long it may be replaced, if as many as decide say so and a spare is there, milliseconds; absent: never by silence.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub due_in_ms: Option<u64>,
+}
+
+/// A controller that was replaced, or removed, by the word of others.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct GroupReplaced {
+    /// Its number.
+    pub member: u64,
+    /// The spare in its place; absent: there was none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub spare: Option<u64>,
+    /// `silent` or `lied`.
+    pub because: String,
+    /// Whose word it was.
+    pub by: Vec<u64>,
+    /// Ordered time, milliseconds of the Unix epoch.
+    pub at_ms: u64,
+    /// How long ago that was, milliseconds.
+    pub ago_ms: u64,
 }
 
 /// A controller to add to a group.
@@ -154,4 +201,41 @@ pub struct AddMember {
     /// The key by which the others know it, 64 hexadecimal digits; in a group of which some may lie.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub key: Option<String>,
+    /// Whether it is to follow without a vote, and to take the place of one that is gone.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub spare: bool,
+}
+
+/// A controller that is alone is to become the first member of a group.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct ConvertRequest {
+    /// The group's order: `raft`.
+    pub order: String,
+    /// The controller's number in the group, from 1.
+    pub id: u64,
+    /// Where the other controllers are to connect, `ADDRESS:PORT`.
+    pub listen: String,
+    /// Whether the controllers are in different places.
+    #[serde(default)]
+    pub wide: bool,
+    /// The others, which run and wait to be added: two at least.
+    pub members: Vec<AddMember>,
+    /// Only say whether it can be done, and what would be.
+    #[serde(default)]
+    pub dry_run: bool,
+}
+
+/// What becomes of it.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct ConvertResponse {
+    /// Where the other controllers will reach this one, `ADDRESS:PORT`.
+    pub replica: String,
+    /// Size of the state that the group begins with, bytes.
+    pub state_bytes: u64,
+    /// Hosts and gateways that go on with it.
+    pub actuators: u64,
+    /// The version of the last entry of this order; none where it was only said what would be.
+    pub version: Option<u64>,
 }

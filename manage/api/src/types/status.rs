@@ -48,6 +48,28 @@ pub struct ActuatorStatus {
     /// What its monitor told last; absent when it never told anything.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub health: Option<HealthView>,
+    /// Controllers whose sessions it ended in the last day for what came on them, by its own word, the newest first.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub conduct: Vec<ConductView>,
+}
+
+/// A host ended the session of a controller for what came on it. It is the host's word, and proves nothing.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct ConductView {
+    /// Where the host has its session with the controller.
+    pub address: String,
+    /// The controller there, as far as the one that answers knows.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub member: Option<u64>,
+    /// What it sent, in words.
+    pub sent: String,
+    /// Sessions with it that the host ended so, as it last said.
+    pub ended: u64,
+    /// Forgeries of it that the host counted.
+    pub forgeries: u64,
+    /// How long ago the host said so, milliseconds.
+    pub ago_ms: u64,
 }
 
 /// What a plane of a host is to have, and what it told last.

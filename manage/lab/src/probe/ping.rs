@@ -35,14 +35,14 @@ pub struct Options {
     /// Payload in bytes (the packet is 28 more with IPv4, 48 more with IPv6).
     pub payload_bytes: u32,
     /// Forbid fragmentation.
-    pub whole: bool,
+    pub dont_fragment: bool,
     /// How long to wait for the last answer.
     pub wait_s: u32,
 }
 
 impl Default for Options {
     fn default() -> Self {
-        Self { count: 3, payload_bytes: 56, whole: false, wait_s: 1 }
+        Self { count: 3, payload_bytes: 56, dont_fragment: false, wait_s: 1 }
     }
 }
 
@@ -60,7 +60,7 @@ pub fn run(netns: &Netns, address: IpAddr, options: &Options) -> Result<Report> 
         "-W".into(),
         options.wait_s.to_string(),
     ]);
-    if options.whole {
+    if options.dont_fragment {
         program = program.args(["-M", "do"]);
     }
     let bound = Duration::from_secs(u64::from(options.count) + u64::from(options.wait_s) + 10);

@@ -1,6 +1,7 @@
 //! `weir group`: the controllers of a domain, who leads them, and who is one.
 
 use super::consent::Consent;
+use super::convert::Convert;
 use super::output::{self, paint};
 use super::set_aside::SetAside;
 use super::written::{Force, Readers, is_stdout};
@@ -12,7 +13,7 @@ use serde_json::json;
 use std::path::PathBuf;
 use std::process::ExitCode;
 use weir_api::client::{Client, ClientError};
-use weir_api::types::{AddMember, GroupMember, GroupSigning, GroupStatus};
+use weir_api::types::{AddMember, GroupMember, GroupReplaced, GroupSigning, GroupStatus, GroupSuspicion};
 use weir_model::Label;
 
 /// Most lines told of one kind.
@@ -24,6 +25,8 @@ pub(super) enum Group {
     List(List),
     /// Add a controller that runs with --join-group; returns when it has caught up and votes
     Add(Add),
+    /// Make the controller that is alone the first member of a group, and add the others; traffic and writes go on
+    Convert(Convert),
     /// Remove a controller
     Remove(Remove),
     /// Reshare the group's key: old shares become useless, the public key stays the same
@@ -59,6 +62,9 @@ pub(super) struct Add {
     /// The key by which the others know it, in a group with order: bft: what 'weir group identity' prints on its machine
     #[arg(long, value_name = "HEX")]
     key: Option<String>,
+    /// Keep it as a spare: it follows without a vote, and takes the place of a controller that is gone or was proven to lie
+    #[arg(long)]
+    spare: bool,
     #[command(flatten)]
     output: Output,
 }
@@ -119,12 +125,16 @@ impl Group {
                 output::print(list.output.output, &group, || say!("{}", text(&group)))?;
             }
             Group::Add(add) => {
-                let Add { id, replica, api, session, key, output } = add;
-                let member = AddMember { id, replica, api, session, key };
+                let Add { id, replica, api, session, key, spare, output } = add;
+                let member = AddMember { id, replica, api, session, key, spare };
                 ask_members(client, |_| true, |client| client.add_member(&member))?;
-                let words = format!("Controller {id} is in the group, has caught up, and votes.");
+                let words = match spare {
+                    true => format!("Controller {id} is a spare of the group, and has caught up."),
+                    false => format!("Controller {id} is in the group, has caught up, and votes."),
+                };
                 output::done(output.output, json!({"added": id}), &words)?;
             }
+            Group::Convert(convert) => return convert.run(client),
             Group::Remove(remove) => {
                 let group = client.group()?;
                 let Some(member) = group.members.iter().find(|member| member.id == remove.id) else {
@@ -200,22 +210,22 @@ pub(super) fn ask_members(
         let asked: Vec<_> = group
             .members
             .iter()
-            .filter(|member| whom(member))
+            .filter(|member| member.voter && whom(member))
             .map(|member| scope.spawn(move || client.alone(&member.api).and_then(|one| ask(&one))))
             .collect();
         // A thread that panicked has said why.
         asked.into_iter().filter_map(|thread| thread.join().ok()).collect()
     });
     // One more than may lie, so that one of them at least tells the truth.
-    let needed = group.members.len().saturating_sub(1) / 3 + 1;
+    let count = group.members.iter().filter(|member| member.voter).count();
+    let needed = count.saturating_sub(1) / 3 + 1;
     let said = answers.iter().filter(|answer| answer.is_ok()).count();
     if said >= needed {
         return Ok(());
     }
     if said > 0 {
         let text = format!(
-            "{said} of {} controllers say that it is done, and {needed} must, as some may lie: see 'weir group list' at others, or ask again",
-            group.members.len()
+            "{said} of {count} controllers say that it is done, and {needed} must, as some may lie: see 'weir group list' at others, or ask again"
         );
         return Err(Failure::Refused(text));
     }
@@ -252,7 +262,8 @@ impl Keys {
 /// The group in words, as `weir status` and `weir group list` show it.
 pub(super) fn text(group: &GroupStatus) -> String {
     let leader = group.leader.map_or("nobody".to_string(), |leader| format!("controller {leader}"));
-    let (count, term) = (group.members.len(), group.term);
+    let count = group.members.iter().filter(|member| !member.spare).count();
+    let term = group.term;
     let who = match group.order.as_str() {
         "bft" => format!(
             "{} may lie; each takes changes; {leader} sends to switches; view {term}",
@@ -279,6 +290,7 @@ pub(super) fn text(group: &GroupStatus) -> String {
         let role = match (group.leader == Some(member.id), member.voter) {
             (true, _) => paint("leader", Color::Green),
             (false, true) => Cell::new("follower"),
+            (false, false) if member.spare => Cell::new("spare"),
             (false, false) => Cell::new("no vote yet"),
         };
         let leads = group.leader == Some(member.id);
@@ -303,7 +315,38 @@ pub(super) fn text(group: &GroupStatus) -> String {
     let unreached: String = unreached
         .map(|(id, why)| format!("\nController {} does not reach controller {id}: {why}", group.id))
         .collect();
-    format!("{text}\n{table}{unreached}{signing}")
+    format!("{text}\n{table}{unreached}{}{signing}", said_of(group))
+}
+
+/// What the controllers say of each other, in words.
+fn said_of(group: &GroupStatus) -> String {
+    let list = |who: &[u64]| who.iter().map(u64::to_string).collect::<Vec<_>>().join(", ");
+    let mut text = String::new();
+    for GroupSuspicion { member, lied, by, for_ms, due_in_ms, .. } in &group.suspicions {
+        let (by, is_spare) = (list(by), group.members.iter().any(|known| known.id == *member && known.spare));
+        text.push_str(&match (lied, due_in_ms) {
+            (true, _) => format!("\nController {member} is proven to have lied: {by} have checked it"),
+            (false, None) => format!("\nController {member} is suspected by {by}, for {} s", for_ms / 1_000),
+            (false, Some(due_ms)) => format!(
+                "\nController {member} is suspected by {by}, for {} s: it may be replaced by a spare in {} s",
+                for_ms / 1_000,
+                due_ms.div_ceil(1_000)
+            ),
+        });
+        if is_spare {
+            text.push_str("; it is a spare, and takes no place meanwhile");
+        }
+    }
+    for GroupReplaced { member, spare, because, by, ago_ms, .. } in &group.replaced {
+        let became = spare.map_or("removed".to_string(), |spare| format!("replaced by spare {spare}"));
+        let why = if because == "lied" { "it was proven to have lied" } else { "it was not heard" };
+        let by = list(by);
+        text.push_str(&format!(
+            "\nController {member} was {became} {} s ago: {why}, by the word of {by}",
+            ago_ms / 1_000
+        ));
+    }
+    text
 }
 
 /// How the group signs, in words.

@@ -12,7 +12,9 @@ use std::process::ExitCode;
 use std::time::Duration;
 use weir_api::any::parse_kind;
 use weir_api::client::{Client, ClientError};
-use weir_api::types::{ActuatorStatus, DeviceView, LineView, ResourceView, StatusResponse, WatchEvent};
+use weir_api::types::{
+    ActuatorStatus, ConductView, DeviceView, LineView, ResourceView, StatusResponse, WatchEvent,
+};
 use weir_model::Label;
 use weir_model::resource::{Kind, Resource};
 
@@ -468,6 +470,8 @@ fn show_status(status: &StatusResponse) {
             .map(|port| format!("port {}: {}", port.endpoint, port.reason))
             .collect();
         show_some(&actuator.name, "no traffic", &down, actuator.ports_down_total.unwrap_or(0));
+        let conduct: Vec<String> = actuator.conduct.iter().map(conduct).collect();
+        show_some(&actuator.name, "says", &conduct, conduct.len());
         for plane in &actuator.planes {
             let what = &plane.plane;
             show_some(&actuator.name, &format!("{what} ordered"), &plane.ordered, plane.ordered_total);
@@ -486,6 +490,15 @@ fn line_text(line: &LineView) -> String {
         line.update,
         plural("update", behind)
     )
+}
+
+/// What a host said of a controller, in words.
+fn conduct(one: &ConductView) -> String {
+    let ConductView { address, member, sent, ended, forgeries, ago_ms } = one;
+    let who = member.map_or_else(|| address.clone(), |member| format!("controller {member}"));
+    let often = if *ended == 1 { String::new() } else { format!(", {ended} times by now") };
+    let forged = if *forgeries == 0 { String::new() } else { format!("; {forgeries} forgeries counted") };
+    format!("{who} sent {sent}, session closed {} s ago{often}{forged}", ago_ms / 1_000)
 }
 
 /// The first lines of one kind, and how many more there are.

@@ -6,6 +6,7 @@ mod audit;
 mod clock;
 mod consent;
 mod context;
+mod convert;
 mod domain;
 mod explain;
 mod filewall;
@@ -228,6 +229,7 @@ pub fn run(arguments: Arguments) -> Result<ExitCode, Failure> {
         Command::Group(group::Group::Keys(command)) => command.run(),
         Command::Group(group::Group::Identity(command)) => command.run(),
         Command::Group(group::Group::SetAside(command)) => command.run(arguments.global.operator()?),
+        Command::Group(group::Group::Convert(command)) if command.is_back() => command.run_back(),
         Command::Group(command) => command.run(&connect()?),
         Command::State(command) => command.run(),
         Command::Domain(command) => command.run(&connect()?),

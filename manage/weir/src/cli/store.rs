@@ -256,7 +256,7 @@ fn connect(context: &Context) -> Result<Client, Failure> {
     settings.server_name = Some(CONTROLLER_DNS_NAME.to_owned());
     settings.token = Some(context.token.clone());
     settings.give_up_ms = GIVE_UP_MS;
-    let proxies = Proxies::from_environment().map_err(Failure::Input)?;
+    let proxies = Proxies::from_environment().map_err(|error| Failure::Input(error.to_string()))?;
     let proxy = proxies.to(server);
     settings.proxy = proxy.map(|proxy| weir_rpc::client::Proxy {
         address: proxy.address.clone(),

@@ -2,7 +2,7 @@ use super::*;
 use crate::exit::Exit;
 use serde_json::json;
 use weir_api::client::ClientError;
-use weir_api::types::{ApplyResponse, Effect, FieldChange, ResourceChange};
+use weir_api::types::{ApplyResponse, Effect, FieldChange, ResourceChange, TraceLine, TraceResponse};
 
 #[test]
 fn the_command_line_is_sound() {
@@ -261,6 +261,30 @@ fn a_trace_of_tcp_has_a_port() {
     assert!(read(Some("tcp"), None).unwrap_err().to_string().contains("--port"));
     assert!(read(Some("icmp"), Some(80)).unwrap_err().to_string().contains("no ports"));
     assert!(trace::protocol_and_port(Some("tcp"), None, true).is_ok(), "a frame has its own");
+}
+
+#[test]
+fn a_trace_in_short_is_one_line_with_the_last_rule_that_had_a_say() {
+    let step = |rule: Option<&str>| TraceLine {
+        switch: "h1".to_owned(),
+        stage: "firewall".to_owned(),
+        detail: "egress".to_owned(),
+        rule: rule.map(str::to_owned),
+        entry: None,
+        version: None,
+        signed_by: None,
+    };
+    let traced = |steps: Vec<TraceLine>, delivered| TraceResponse {
+        steps,
+        verdict: if delivered { "delivered to web" } else { "dropped: policy" }.to_owned(),
+        delivered,
+    };
+    let denied =
+        trace::in_short(&traced(vec![step(Some("red/first")), step(Some("red/last")), step(None)], false));
+    assert!(denied.contains("dropped: policy") && denied.ends_with(" (by red/last)"), "{denied}");
+    assert_eq!(denied.lines().count(), 1);
+    let passed = trace::in_short(&traced(vec![step(None)], true));
+    assert!(passed.contains("delivered to web") && !passed.contains("by"), "{passed}");
 }
 
 #[test]

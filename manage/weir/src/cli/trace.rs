@@ -68,7 +68,7 @@ impl Trace {
         };
         let traced = client.trace(&request)?;
         output::print(self.output.output, &traced, || {
-            if self.short { show_short(&traced) } else { show(&traced) }
+            if self.short { say!("{}", in_short(&traced)) } else { show(&traced) }
         })?;
         Ok(if traced.delivered { ExitCode::SUCCESS } else { Exit::No.into() })
     }
@@ -93,10 +93,10 @@ pub(super) fn protocol_and_port(
 }
 
 /// The verdict, and the last rule that had a say.
-fn show_short(traced: &TraceResponse) {
+pub(super) fn in_short(traced: &TraceResponse) -> String {
     let rule = traced.steps.iter().rev().find_map(|step| step.rule.as_ref());
     let by = rule.map(|rule| format!(" (by {rule})")).unwrap_or_default();
-    say!("{}{by}", output::ansi(&traced.verdict, if traced.delivered { 32 } else { 31 }));
+    format!("{}{by}", output::ansi(&traced.verdict, if traced.delivered { 32 } else { 31 }))
 }
 
 fn show(traced: &TraceResponse) {

@@ -122,6 +122,11 @@ fn signatures_path(scope: &Scope) -> PathBuf {
     scope.folder().join("signatures")
 }
 
+/// After how long a silent controller is replaced by a spare, where somebody has said it: a number of seconds, for controllers that start later.
+fn replace_after_path(scope: &Scope) -> PathBuf {
+    scope.folder().join("replace-after")
+}
+
 /// Remembers how the group of a lab signs.
 pub fn sign_by(scope: &Scope, signatures: &str) -> Result<(), Error> {
     remember(&signatures_path(scope), signatures)
@@ -173,6 +178,9 @@ fn group_settings(scope: &Scope, place: Place, one: &Member) -> Result<String, F
     }
     if let Ok(signatures) = std::fs::read_to_string(signatures_path(scope)) {
         text.push_str(&format!("  signatures: {signatures}\n"));
+    }
+    if let Ok(seconds) = std::fs::read_to_string(replace_after_path(scope)) {
+        text.push_str(&format!("  replaceAfterSeconds: {}\n", seconds.trim()));
     }
     if place.founders().contains(one) || place.byzantine() {
         text.push_str("  founders:\n");

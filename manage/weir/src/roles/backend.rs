@@ -2,6 +2,7 @@
 
 mod apply;
 mod before;
+mod convert;
 mod names;
 mod packets;
 mod planes;
@@ -31,10 +32,10 @@ use weir_api::domains::{AddDomain, DomainDescription, DomainList, DomainResponse
 use weir_api::planes::{PlaneList, PlaneResponse, PlaneView};
 use weir_api::types::{
     AddMember, ApplyRequest, ApplyResponse, ApprovalList, ApprovalResponse, AuditPage, CaptureRequest,
-    CapturedFrame, ClockStatus, DeviceList, DeviceView, FileWallRequest, FileWallResponse, GroupStatus,
-    IdentityList, KeyChange, OperatorList, OperatorRequest, RepairRequest, RepairResponse, ResourceList,
-    ResourceView, RevokeRequest, RotateRequest, StatusResponse, TokenList, TokenRequest, TokenResponse,
-    TraceRequest, TraceResponse,
+    CapturedFrame, ClockStatus, ConvertRequest, ConvertResponse, DeviceList, DeviceView, FileWallRequest,
+    FileWallResponse, GroupStatus, IdentityList, KeyChange, OperatorList, OperatorRequest, RepairRequest,
+    RepairResponse, ResourceList, ResourceView, RevokeRequest, RotateRequest, StatusResponse, TokenList,
+    TokenRequest, TokenResponse, TraceRequest, TraceResponse,
 };
 use weir_api::{ApiError, Backend, Caller, Reply, WatchStep};
 use weir_apps::fabric;
@@ -98,9 +99,11 @@ pub(super) fn api_error(error: Error) -> ApiError {
         Error::Overloaded { .. } => ApiError::overloaded(message),
         Error::WatchTooOld { .. } => ApiError::too_old(message),
         Error::WatchAhead { .. } => ApiError::not_reached(message),
-        Error::NotConnected(_) | Error::NoAnswer { .. } | Error::Clocks | Error::Held(_) => {
-            ApiError::unavailable(message)
-        }
+        Error::NotConnected(_)
+        | Error::NoAnswer { .. }
+        | Error::Clocks
+        | Error::Held(_)
+        | Error::Converts => ApiError::unavailable(message),
         Error::Order(weir_order::Error::Overloaded { .. }) => ApiError::overloaded(message),
         Error::Order(
             weir_order::Error::NoQuorum
@@ -308,7 +311,9 @@ impl Backend for Controlled {
             let whose = SourceId::of_controller(&super::names::member_name(id));
             self.may_come(&whose, id, key.as_ref())?;
             // What it says is taken when as many members say so as cannot all lie, each of which is asked to add it; or an operator.
-            let introduced = key.filter(|_| self.handle.orders_everywhere());
+            // A spare is known by its key as soon as so many name it.
+            let is_spare = member.spare;
+            let introduced = key.filter(|_| self.handle.orders_everywhere() && !is_spare);
             let introduced = introduced.map(|key| IdentityEvent::Introduced { whose, key });
             let introduced = introduced.map(|about| EventBody::Identity(Box::new(about)));
             if let Some(body) = &introduced {
@@ -324,15 +329,22 @@ impl Backend for Controlled {
                 }
                 None => {}
             }
-            group.shares_dealt(&self.handle, 0).await
+            if is_spare { Ok(()) } else { group.shares_dealt(&self.handle, 0).await }
         })
+    }
+
+    fn convert(&self, caller: Caller, request: ConvertRequest) -> Reply<'_, ConvertResponse> {
+        Box::pin(self.become_member(caller, request))
     }
 
     fn remove_member(&self, id: u64) -> Reply<'_, ()> {
         Box::pin(async move {
             let group = self.in_group()?;
-            let own = group.status().id == id;
+            let (own, is_spare) = (group.status().id == id, group.is_spare(id));
             group.remove(id).await?;
+            if is_spare {
+                return Ok(());
+            }
             // Who has removed itself hears nothing more of the others.
             if own { Ok(()) } else { group.shares_dealt(&self.handle, 0).await }
         })

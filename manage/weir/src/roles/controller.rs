@@ -4,6 +4,7 @@ pub mod config;
 
 use super::backend::WATCHED;
 use super::backend::{Controlled, WATCHERS_MAX};
+use super::convert;
 use super::domains::{Domains, Me};
 use super::doors::Doors;
 use super::group::{self, Founding, Group, MEMBER_NUMBER_MAX};
@@ -32,13 +33,13 @@ use weir_controller::core::SharedApp;
 use weir_controller::core::scheduler::Mode;
 use weir_controller::driver::aside::AsidePlace;
 use weir_controller::driver::{
-    AuditPlace, Controller, ControllerHandle, ControllerSettings, SessionAccess, Signing, TimeKeeper,
+    AuditPlace, Controller, ControllerHandle, ControllerSettings, Ended, SessionAccess, Signing, TimeKeeper,
     serve_sessions,
 };
 use weir_controller::quorum::Way;
 use weir_model::Label;
 use weir_model::event::SourceId;
-use weir_trust::batch::SingleSigner;
+use weir_trust::batch::{GroupSigner, SingleSigner};
 use weir_trust::identity::KeyPair;
 
 /// How long a controller that stops tries to give leadership away.
@@ -89,7 +90,10 @@ impl ControllerArguments {
         let ended = runtime.block_on(serve(config));
         // A question that waits at another domain keeps nobody from stopping.
         runtime.shutdown_background();
-        ended
+        match ended? {
+            Ending::Stopped => Ok(ExitCode::SUCCESS),
+            Ending::Converted => Err(convert::start_again()),
+        }
     }
 
     /// The command line over the file over the defaults.
@@ -124,11 +128,27 @@ impl ControllerArguments {
     }
 }
 
-/// The controller, alone or with its replica of a group, and whether it founds that.
-fn start(
-    config: &ControllerConfig,
-    state: &State,
-) -> Result<(Controller, Option<(Group, Founding)>), Failure> {
+/// What a start comes to.
+enum Started {
+    /// The controller, alone or with its replica of a group, and whether it founds that.
+    Runs(Box<Controller>, Option<(Group, Founding)>),
+    /// Its order has ended: it goes on as a member of a group.
+    Ended(Arc<Ended>),
+}
+
+/// How serving ended.
+#[derive(PartialEq, Eq)]
+enum Ending {
+    /// It was told to stop.
+    Stopped,
+    /// Its order has ended.
+    Converted,
+}
+
+/// How long an answer may be on its way to who asked for the conversion.
+const ANSWER_PAUSE: Duration = Duration::from_millis(20);
+
+fn start(config: &ControllerConfig, state: &State) -> Result<Started, Failure> {
     let wrong = |error: &dyn std::fmt::Display| Failure::Input(error.to_string());
     let (name, identity) = match &config.group {
         None => (super::label("controller"), state.event_key()),
@@ -154,12 +174,16 @@ fn start(
     let single = || Box::new(SingleSigner(state.group_key()));
     let apps: Vec<SharedApp> = vec![Arc::new(Deciders::new(fabric(config)))];
     let Some(group) = &config.group else {
+        settings.takes_back = convert::takes_back(&config.state_dir);
         let log = config.state_dir.join("log");
         let disk = RealDisk::open(&log).map_err(Failure::io(log.display().to_string()))?;
         let keep = group::keep(&config.state_dir, "log");
         settings.aside = Some(AsidePlace::alone_with(settings.identity.clone(), keep));
-        let controller = Controller::open(settings, Arc::new(disk), clock, single(), apps);
-        return Ok((controller.map_err(|error| wrong(&error))?, None));
+        return match Controller::open(settings, Arc::new(disk), clock, single(), apps) {
+            Ok(controller) => Ok(Started::Runs(Box::new(controller), None)),
+            Err(weir_controller::Error::Ended { ended, .. }) => Ok(Started::Ended(ended)),
+            Err(error) => Err(wrong(&error)),
+        };
     };
     let way = match group.signatures {
         Signatures::Shares | Signatures::SharedKey => Way::Aggregated,
@@ -195,7 +219,9 @@ fn start(
         Signatures::SharedKey => Signing::Key(single()),
         Signatures::Shares | Signatures::SharesAtSwitches | Signatures::Endorsed => {
             let (thread, members) = opening.sign_with_shares(&config.state_dir, &config.domain, way)?;
-            Signing::Shares(thread, members)
+            // Members of a domain that was converted have the key from before; others never use it.
+            let before = (group.order == Ordering::Raft).then(|| single() as Box<dyn GroupSigner + Send>);
+            Signing::Shares(thread, members, before)
         }
     };
     // The key by which the others know this member stays when the one that signs its events changes.
@@ -211,7 +237,7 @@ fn start(
         Controller::follow(settings, Arc::new(numbers), clock, signing, apps, |sink| opening.start(sink));
     let controller = controller.map_err(|error| wrong(&error))?;
     let group = started().ok_or_else(|| Failure::Input("the replica did not start".into()))?;
-    Ok((controller, Some((group, founding))))
+    Ok(Started::Runs(Box::new(controller), Some((group, founding))))
 }
 
 /// What the app must know of the domain: the same for all its controllers.
@@ -345,9 +371,17 @@ fn tell_where(config: &ControllerConfig) {
     }
 }
 
-async fn serve(config: ControllerConfig) -> Result<ExitCode, Failure> {
+/// Returns when the order of this controller has ended, and who asked for that has been answered; never in a group.
+async fn converted(handle: ControllerHandle) -> Result<(), Failure> {
+    handle.has_ended().await;
+    tokio::time::sleep(ANSWER_PAUSE).await;
+    Ok(())
+}
+
+async fn serve(mut config: ControllerConfig) -> Result<Ending, Failure> {
     // Before anything is opened: a listener that has no room for connections must not take it from the log.
     let descriptors = weir_admission::descriptors::raise();
+    convert::adopt(&mut config)?;
     let wrong = |error: &dyn std::fmt::Display| Failure::Input(error.to_string());
     if let Some(keys) =
         config.group.as_ref().and_then(|group| group.keys.as_ref()).filter(|path| path.exists())
@@ -357,7 +391,19 @@ async fn serve(config: ControllerConfig) -> Result<ExitCode, Failure> {
     }
     let names = [config.advertise, config.api.ip(), IpAddr::V4(Ipv4Addr::LOCALHOST)];
     let state = State::open(&config.state_dir, &config.domain, &names).map_err(|error| wrong(&error))?;
-    let (controller, group) = start(&config, &state)?;
+    let mut started = start(&config, &state)?;
+    if let Started::Ended(ended) = &started {
+        convert::go_on(&mut config, ended)?;
+        started = start(&config, &state)?;
+    }
+    let Started::Runs(controller, group) = started else {
+        return Err(Failure::Input("the order has ended, and the group did not begin".into()));
+    };
+    if convert::takes_back(&config.state_dir) {
+        controller.handle().take_back().await.map_err(|error| wrong(&error))?;
+        convert::taken_back(&config.state_dir)?;
+        tracing::info!("the end of this controller's order is taken back: it goes on alone");
+    }
     manifest::record(&config.state_dir, config.domain.as_str());
 
     // Listen only now: who connects finds a controller that has recovered.
@@ -437,8 +483,10 @@ async fn serve(config: ControllerConfig) -> Result<ExitCode, Failure> {
         () = betray_when_told(controller.handle(), config.state_dir.clone()) => Ok(()),
         () = show_anew(&shown, &state_for_certificates, &time) => Ok(()),
         () = doors.end_untaken(controller.handle()) => Ok(()),
+        ended = converted(controller.handle()) => ended,
         () = super::stopped() => Ok(()),
     };
+    let ending = if controller.handle().published().ended { Ending::Converted } else { Ending::Stopped };
     tracing::info!("the controller stops");
     if let Some(replica) = replica {
         // Nobody has to wait for an election then. Best effort: the others can do without.
@@ -449,5 +497,5 @@ async fn serve(config: ControllerConfig) -> Result<ExitCode, Failure> {
     let closed = tokio::task::spawn_blocking(move || controller.shutdown()).await;
     ended?;
     closed.map_err(|error| Failure::Input(error.to_string()))?;
-    Ok(ExitCode::SUCCESS)
+    Ok(ending)
 }

@@ -69,5 +69,5 @@ pub fn obstacle() -> Option<&'static str> {
     if !rustix::process::geteuid().is_root() {
         return Some("it needs root");
     }
-    weir_monitor::levers::mount().is_none().then_some("no cgroups of version 2 are mounted")
+    weir_monitor::controls::mount().is_none().then_some("no cgroups of version 2 are mounted")
 }

@@ -38,6 +38,7 @@ const HELD: &[&str] = &[
     "member",
     "log/left-out",
     "numbers/left-out",
+    "converted",
 ];
 /// Files that every state directory has from its first start on.
 const ALWAYS: [&str; 8] =
@@ -178,6 +179,24 @@ pub fn accept(dir: &Path) -> Result<u64, StateError> {
     let path = dir.join("domain");
     let domain = std::fs::read_to_string(&path).map_err(|error| StateError::File { path, error })?;
     recorded(dir, domain.trim_end(), true)
+}
+
+/// Puts a file aside that need not be there any more, under its name and `.before`.
+///
+/// # Errors
+/// [`StateError`].
+pub fn put_aside(dir: &Path, name: &str) -> Result<(), StateError> {
+    // What need not be there is not missed, whichever of the two a crash leaves out.
+    if let Some(mut manifest) = Manifest::read(dir).map_err(unusable)?
+        && manifest.files.remove(name).is_some()
+    {
+        manifest.write(dir).map_err(unusable)?;
+    }
+    let (path, aside) = (dir.join(name), dir.join(format!("{name}.before")));
+    match std::fs::rename(&path, aside) {
+        Err(error) if error.kind() != std::io::ErrorKind::NotFound => Err(StateError::File { path, error }),
+        _ => Ok(()),
+    }
 }
 
 /// Puts a member's place in the order aside, so that it can begin anew; gives where that is now.

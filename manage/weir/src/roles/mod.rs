@@ -3,6 +3,7 @@
 pub mod approvals;
 mod backend;
 pub mod controller;
+pub mod convert;
 pub mod domains;
 pub mod doors;
 pub mod filewall;

@@ -17,6 +17,11 @@ pub struct Own {
 }
 
 impl Own {
+    /// Where it is kept.
+    pub fn state_dir(&self) -> &Path {
+        &self.state_dir
+    }
+
     /// In a state directory.
     pub fn new(state_dir: &Path, shown: Arc<Shown>) -> Own {
         Own { state_dir: state_dir.to_path_buf(), shown }

@@ -100,7 +100,7 @@ fn refused(error: &Error) -> ServiceError {
     let reason = error.to_string();
     match error {
         Error::Overloaded { .. } => ServiceError::Overloaded { reason },
-        Error::Held(_) => ServiceError::Unavailable { reason },
+        Error::Held(_) | Error::Converts => ServiceError::Unavailable { reason },
         Error::Order(weir_order::Error::Overloaded { .. }) => ServiceError::Overloaded { reason },
         Error::Order(order) if order.is_definite() => ServiceError::Unavailable { reason },
         Error::WatchTooOld { from, oldest } => HistoryError::TooOld { from: *from, oldest: *oldest }.into(),

@@ -9,7 +9,7 @@ use std::net::IpAddr;
 use weir_api::ApiError;
 use weir_api::types::{TraceLine, TraceResponse};
 use weir_model::local::{Answer, Question, TraceFrom, TraceReport, TraceVerdict};
-use weir_model::signed::{GroupSignature, SignedHeader};
+use weir_model::signed::{GroupKey, GroupSignature, SignedHeader};
 use weir_model::{Label, MacAddr};
 use weir_switch::answer::Service;
 
@@ -181,6 +181,10 @@ fn signer(signed: &SignedHeader, group: &str) -> String {
     let group = &group[..group.len().min(16)];
     let by = match &signed.signature {
         GroupSignature::Single(_) => format!("key {group}…"),
+        GroupSignature::Succeeded(by) => {
+            let key = GroupKey::Threshold(by.succession.key).to_hex();
+            format!("threshold key {}…, named by the key before", &key[..16])
+        }
         GroupSignature::Threshold(_) => format!("threshold key {group}…"),
         GroupSignature::Members { phase, signatures } => {
             let members: Vec<String> = signatures.iter().map(|one| format!("c{}", one.member)).collect();

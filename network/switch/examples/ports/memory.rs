@@ -79,8 +79,10 @@ pub fn run() {
     let (table, tracked) = (mib(book.bytes() as f64), mib(connections.bytes() as f64));
     println!(
         "RESULT ports memory-{FLOWS} weir={all:.0}MiB budget={BUDGET_MIB:.0}MiB ratio={:.2}   \
-         # counted: flow table {table:.0}MiB, connections {tracked:.0}MiB, rings {:.0}MiB",
+         # counted: flow table {table:.0}MiB ({} bytes a flow, {} of them what it hangs on), connections {tracked:.0}MiB, rings {:.0}MiB",
         all / BUDGET_MIB,
+        book.bytes() / FLOWS as usize,
+        book.dependents_bytes() / FLOWS as usize,
         mib(fixed as f64)
     );
 }

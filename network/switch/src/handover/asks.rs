@@ -59,6 +59,8 @@ pub struct FrozenState {
     pub fragments: Vec<CarriedDatagram>,
     /// Switches that take partial checksums.
     pub peers: Vec<(IpAddr, u32)>,
+    /// Gateways that have answered, and whether they are silent.
+    pub gateways: Vec<(IpAddr, bool)>,
     /// Frames that wait for an answer.
     pub held: Vec<HeldFrame>,
     /// Figures.

@@ -264,4 +264,5 @@ messages! {
     Frozen(Frozen) = 16, true, "That was all.";
     Serving = 17, true, "The one that takes over serves.";
     Veth(CarriedVeth) = 18, false, "The socket of a veth pair's port: whoever passes it over opens one, once this process has ended.";
+    Gateways(Vec<(IpAddr, bool)>) = 19, false, "Gateways that have answered probes, and whether they are silent now.";
 }

@@ -36,6 +36,8 @@ pub struct Taken {
     pub fragments: Vec<CarriedDatagram>,
     /// Switches that take partial checksums.
     pub peers: Vec<(IpAddr, u32)>,
+    /// Gateways that have answered, and whether they are silent.
+    pub gateways: Vec<(IpAddr, bool)>,
     /// Frames that wait.
     pub held: Vec<HeldFrame>,
     /// What the other process counts.
@@ -143,6 +145,7 @@ impl Taking {
                 Message::Queues(queues) => taken.guests.queues(queues, fds)?,
                 Message::Fragments(part) => taken.fragments.extend(part),
                 Message::Peers(part) => taken.peers.extend(part),
+                Message::Gateways(part) => taken.gateways.extend(part),
                 Message::Held(frame) => taken.held.push(frame),
                 Message::Frozen(end) => {
                     taken.end = end;

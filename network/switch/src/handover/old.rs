@@ -301,6 +301,9 @@ impl Keeper {
         for part in state.peers.chunks(RECORDS_PER_MESSAGE) {
             channel.send(&Message::Peers(part.to_vec()), &[])?;
         }
+        for part in state.gateways.chunks(RECORDS_PER_MESSAGE) {
+            channel.send(&Message::Gateways(part.to_vec()), &[])?;
+        }
         for held in &state.held {
             channel.send(&Message::Held(held.clone()), &[])?;
         }

@@ -136,6 +136,7 @@ fn messages() -> Vec<Message> {
             device: "t0".into(),
             way: CarriedWay::Xdp { device: 7, chunks: 1024, chunk_bytes: 2048 },
         }),
+        Message::Gateways(vec![("192.0.2.2".parse().unwrap(), false), ("192.0.2.3".parse().unwrap(), true)]),
     ]
 }
 

@@ -143,14 +143,14 @@ const FAMILIES: [(&str, Kind, &str); 139] = [
     ("faults", Kind::Counter, "Frames whose handling failed, of the engine and of the slow path."),
     ("faults_of_slow_path", Kind::Counter, "Those of the slow path."),
     (
-        "flow_table_bytes",
-        Kind::Gauge,
-        "Memory of the flow table, both copies of its index and what the slow path notes of flows.",
-    ),
-    (
         "flow_dependents_bytes",
         Kind::Gauge,
         "Of the memory of the flow table, what leads from a change to the flows that hang on it.",
+    ),
+    (
+        "flow_table_bytes",
+        Kind::Gauge,
+        "Memory of the flow table, both copies of its index and what the slow path notes of flows.",
     ),
     ("flows", Kind::Gauge, "Flows installed."),
     (

@@ -179,8 +179,18 @@ impl TableResolver {
             Hop::Underlay { vni, .. } if key.zone == 0 => vni,
             _ => key.zone,
         };
-        let network = self.tables.network(vni);
-        action.hangs.next_hop = network.and_then(|network| self.next_hop(network, key, action.nat));
+        if let Some(network) = self.tables.network(vni) {
+            let (source, destination) = (key.source.into(), key.destination.into());
+            let written =
+                action.nat.and_then(|nat| nat.destination.or(nat.source)).map(|(address, _)| address);
+            let hangs = &mut action.hangs;
+            written.into_iter().for_each(|address| hangs.on_other([source, destination], address));
+            network.asked.each(|address| hangs.on_other([source, destination], address));
+            for address in [Some(source), Some(destination)].into_iter().chain(hangs.others).flatten() {
+                let hop = network.next_hop_of(address);
+                hop.into_iter().for_each(|hop| hangs.on_next_hop([source, destination], hop));
+            }
+        }
         action
     }
 

@@ -56,7 +56,7 @@ pub(super) fn binding(key: &FlowKey, member: (IpAddr, u16)) -> Binding {
 
 /// Whether a member serves what a key asks of a virtual address.
 pub(super) fn serves(network: &Network, key: &FlowKey, (member, port): (IpAddr, u16)) -> bool {
-    let Some(entry) = network.virtuals.get(&IpAddr::from(key.destination)) else { return false };
+    let Some(entry) = network.virtual_of(key.destination.into()) else { return false };
     target_port(entry, key) == Some(port) && entry.members.contains(&member)
 }
 
@@ -155,7 +155,7 @@ impl TableResolver {
             return Err(self.unreachable(at, network, Reason::NoMember));
         }
         let client = client.unwrap_or(at.source());
-        let turn = network.turns.get(&(client, address)).copied();
+        let turn = network.turn_of(client, address);
         let Some(member) = turn.filter(|member| entry.members.contains(member) && !port.has(*member)) else {
             self.show(network, address, observer, || {
                 let name = &entry.name;

@@ -235,8 +235,7 @@ impl TableResolver {
             Cause::Route { vni, prefix } => {
                 let network = self.tables.network(vni);
                 let name = network.map(network_label).unwrap_or_default();
-                let route =
-                    network.and_then(|network| network.routes.get(prefix)).map(|r| r.name.to_string());
+                let route = network.and_then(|network| network.route(prefix)).map(|r| r.name.to_string());
                 let route = route.unwrap_or_default();
                 self.counters.register("drops", &[("reason", "route"), ("network", &name), ("route", &route)])
             }

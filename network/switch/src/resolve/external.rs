@@ -189,7 +189,7 @@ impl TableResolver {
     fn inwards<O: Observer>(&self, connection: &Connection, observer: &mut O) -> Stage<Action> {
         let (source, port) = (connection.key.source, connection.key.source_port);
         observer.note("nat", || format!("a reply: the destination becomes {source} port {port}"));
-        let Some(network) = self.tables.network(connection.vni()).filter(|n| n.entry.is_some()) else {
+        let Some(network) = self.tables.begin_walk(connection.vni()).filter(|n| n.entry.is_some()) else {
             return Err(Decision::drop_packet(Reason::UnknownNetwork));
         };
         observer.step(|| Step {

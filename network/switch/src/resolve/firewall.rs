@@ -26,6 +26,7 @@ use crate::counters::Reason;
 use crate::flow::Ingress;
 use crate::tables::Port;
 use crate::tables::network::Network;
+use std::net::IpAddr;
 use weir_model::Key;
 use weir_model::resource::{Action, Direction};
 use weir_packet::encap::Half;
@@ -175,15 +176,44 @@ impl TableResolver {
         if judgement.action == Action::Allow { Ok((judgement.stateful, cause)) } else { Err(cause) }
     }
 
-    /// Asks the rules about the opening packet of a conversation, at each side that is here.
-    pub(super) fn judge_opening(&self, network: &Network, key: &FlowKey) -> Result<(Sides, Cause), Cause> {
-        let side = |direction, address| {
-            let Some(index) = self.tables.receiver(network, address) else { return Ok(None) };
-            let Some(port) = self.tables.port(index) else { return Ok(None) };
-            self.judge_side(network, direction, port, key, &mut ()).map(Some)
-        };
-        let egress = side(Direction::Egress, key.source.into())?;
-        let ingress = side(Direction::Ingress, key.destination.into())?;
+    /// Whether an endpoint elsewhere may have an address that a route leads to one here: hosts know the places of some addresses, and
+    /// an endpoint that has it comes before any route.
+    fn may_be_elsewhere(&self, network: &Network, address: IpAddr) -> bool {
+        !network.is_learned()
+            && network.subnet_of(address).is_some()
+            && self.tables.place(network, address).is_none()
+    }
+
+    /// Asks the rules of the side that an address is at, if that is here. `is_elsewhere`: where it cannot be known it is not.
+    pub(super) fn judge_side_of<O: Observer>(
+        &self,
+        network: &Network,
+        (direction, address, is_elsewhere): (Direction, IpAddr, bool),
+        key: &FlowKey,
+        observer: &mut O,
+    ) -> Result<Option<(bool, Cause)>, Cause> {
+        let Some(index) = self.tables.receiver(network, address) else { return Ok(None) };
+        let Some(port) = self.tables.port(index) else { return Ok(None) };
+        if is_elsewhere && self.may_be_elsewhere(network, address) {
+            return Ok(None);
+        }
+        self.judge_side(network, direction, port, key, observer).map(Some)
+    }
+
+    /// Asks the rules about the opening packet of a conversation, at each side that is here. `before` is what was judged of it: where it
+    /// cannot be known whether an address is here, it is where it was found then.
+    pub(super) fn judge_opening(
+        &self,
+        network: &Network,
+        key: &FlowKey,
+        before: Option<Sides>,
+    ) -> Result<(Sides, Cause), Cause> {
+        let was_elsewhere =
+            |side: fn(Sides) -> Option<bool>| before.is_some_and(|sides| side(sides).is_none());
+        let source = (Direction::Egress, key.source.into(), was_elsewhere(|sides| sides.egress));
+        let destination = (Direction::Ingress, key.destination.into(), was_elsewhere(|sides| sides.ingress));
+        let egress = self.judge_side_of(network, source, key, &mut ())?;
+        let ingress = self.judge_side_of(network, destination, key, &mut ())?;
         let sides = Sides { egress: egress.map(|e| e.0), ingress: ingress.map(|i| i.0) };
         match ingress.or(egress) {
             Some((_, cause)) => Ok((sides, cause)),
@@ -204,6 +234,11 @@ impl TableResolver {
             return Ok(Known::Nothing);
         };
         let Some(connection) = self.connections.get(id) else { return Ok(Known::Nothing) };
+        // What it was judged by counts until something changes that it hangs on, also where it is not judged again now.
+        for key in [connection.key, connection.judged_key()] {
+            network.asked.note(key.source.into());
+            network.asked.note(key.destination.into());
+        }
         // Whoever replies remembers what the one who opened it may not know any more.
         let half = at.half();
         let may_differ = match way {
@@ -268,7 +303,9 @@ impl TableResolver {
             (true, State::Revoked) => Err(cause),
             (true, _) => Ok((connection.sides, cause, None)),
             (false, _) => {
-                let (sides, cause) = self.judge_opening(network, &connection.judged_key())?;
+                // Of one that was brought back nothing is known.
+                let before = (connection.generation != 0).then_some(connection.sides);
+                let (sides, cause) = self.judge_opening(network, &connection.judged_key(), before)?;
                 Ok((sides, cause, Some((network.generation, sides))))
             }
         }
@@ -365,7 +402,7 @@ impl TableResolver {
 
     /// Whether the rules allow packets of this key and there is no connection of them: their rules are not stateful, or there is no room.
     fn is_untracked(&self, network: &Network, key: &FlowKey) -> bool {
-        let Ok((sides, _)) = self.judge_opening(network, key) else { return false };
+        let Ok((sides, _)) = self.judge_opening(network, key, None) else { return false };
         let is_stateful = sides.egress == Some(true) || sides.ingress == Some(true);
         !is_stateful || !self.connections.has_room(self.owner(network, key))
     }

@@ -176,7 +176,7 @@ impl TableResolver {
         {
             return Ok(decision);
         }
-        if let Some(entry) = network.virtuals.get(&at.destination()) {
+        if let Some(entry) = network.virtual_of(at.destination()) {
             return self.to_virtual(at, port, network, entry, observer);
         }
         let is_error = at.parsed.is_icmp_error();

@@ -113,9 +113,7 @@ impl TableResolver {
     fn is_known_sender(&self, network: &Network, sender: IpAddr, source: IpAddr) -> bool {
         network.hosts.contains_key(&sender)
             || self.tables.gateways().iter().any(|gateway| gateway.underlay == sender)
-            || (!self.is_gateway()
-                && !network.locations.contains_key(&source)
-                && is_endpoint_s(network, source))
+            || (!self.is_gateway() && !network.is_located(source) && is_endpoint_s(network, source))
     }
 
     fn host_from_underlay<O: Observer>(
@@ -124,7 +122,7 @@ impl TableResolver {
         network: &Network,
         observer: &mut O,
     ) -> Stage<Decision> {
-        if network.local.contains_key(&at.source()) || network.virtuals.contains_key(&at.source()) {
+        if network.port_of(at.source()).is_some() || network.virtual_of(at.source()).is_some() {
             observer.note("anti-spoofing", || format!("{} is here, not elsewhere", at.source()));
             return Err(Decision::drop_flow(Reason::SpoofedSource));
         }
@@ -189,17 +187,26 @@ impl TableResolver {
         let mut may_resume = false;
         if half.remembers() && half.accepts() && !is_error {
             let back = at.key.reverse();
-            match self.judge_side(network, Direction::Egress, receiver, &back, observer) {
+            let judged =
+                self.judge_side(network, Direction::Egress, receiver, &back, observer).and_then(|of| {
+                    // Who replies is elsewhere, unless a route says that only somebody here can be it.
+                    let side = (Direction::Ingress, at.source(), true);
+                    Ok((
+                        of,
+                        self.judge_side_of(network, side, &back, observer)?.map(|(stateful, _)| stateful),
+                    ))
+                });
+            match judged {
                 Ok(_) if is_outdated => may_resume = true,
-                Ok((true, cause)) => {
+                Ok(((true, cause), ingress)) if ingress != Some(false) => {
                     observer.note("connection", || "its sender's switch knows it as a reply".to_string());
-                    let sides = Sides { egress: Some(true), ingress: None };
+                    let sides = Sides { egress: Some(true), ingress };
                     let has_room = self.connections.has_room(self.owner(network, &back));
                     let track = if has_room { Track::Resumed { sides } } else { Track::Untracked };
                     return Ok(Passed { cause, track });
                 }
                 // The rule lets no replies pass by themselves, so the packet is judged for itself.
-                Ok((false, _)) => opens = true,
+                Ok(_) => opens = true,
                 Err(_) => {}
             }
         }
@@ -211,11 +218,17 @@ impl TableResolver {
             // What its receiver sends next may have it pass.
             return Err(if may_resume { denied.for_this_alone() } else { denied });
         }
-        match self.judge_side(network, Direction::Ingress, receiver, &at.key, observer) {
+        // Who opens it is elsewhere, too.
+        let side = (Direction::Egress, at.source(), true);
+        let judged = self.judge_side_of(network, side, &at.key, observer).and_then(|egress| {
+            let ingress = self.judge_side(network, Direction::Ingress, receiver, &at.key, observer)?;
+            Ok((egress.map(|(stateful, _)| stateful), ingress))
+        });
+        match judged {
             Ok(_) | Err(_) if related() => Ok(self.related_passes(observer)),
             Ok(_) if is_error => Err(self.unrelated(at, observer)),
-            Ok((stateful, cause)) => {
-                let sides = Sides { egress: None, ingress: Some(stateful) };
+            Ok((egress, (stateful, cause))) => {
+                let sides = Sides { egress, ingress: Some(stateful) };
                 Ok(Passed { cause, track: self.track(at, network, sides, observer)? })
             }
             Err(cause) => Err(known.denied(at, cause)),

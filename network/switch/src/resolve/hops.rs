@@ -9,7 +9,7 @@ use super::decision::{Arrival, Cause, Decision, Install, Observer, Stage, Step};
 use crate::answer::{self, Reply, Service};
 use crate::conntrack::{FLOW_IDLE_MS, Way};
 use crate::counters::Reason;
-use crate::flow::{About, Action, Hangs, Hop, NO_CONNECTION, Nat, PortIndex};
+use crate::flow::{About, Action, Hangs, Hop, NO_CONNECTION, PortIndex};
 use crate::tables::network::{Location, Network};
 use crate::tables::{Place, Port, gateways};
 use std::net::IpAddr;
@@ -88,7 +88,7 @@ impl TableResolver {
                 key: Some(Key::Route { vni: network.vni, prefix }),
             });
             return match route.hop {
-                RouteHop::Address(hop) => match self.tables.place(network, hop) {
+                RouteHop::Address(hop) => match self.tables.place_of_hop(network, hop) {
                     Some(place) => self.place_target(network, hop, place, observer),
                     None => self.elsewhere(network, hop, key, observer),
                 },
@@ -259,19 +259,6 @@ impl TableResolver {
             idle_ms: FLOW_IDLE_MS,
             hangs: Hangs::default(),
         })
-    }
-
-    /// The next hop of the route that packets of a key take as an action leaves them, if one takes them.
-    pub(super) fn next_hop(&self, network: &Network, key: &FlowKey, nat: Option<Nat>) -> Option<IpAddr> {
-        if network.next_hops.is_empty() {
-            return None;
-        }
-        let translated = nat.and_then(|nat| nat.destination).map(|(address, _)| address);
-        let to = translated.unwrap_or(key.destination.into());
-        match network.route_of(to)?.1.hop {
-            RouteHop::Address(hop) if self.tables.place(network, to).is_none() => Some(hop),
-            _ => None,
-        }
     }
 
     /// The action of what a port sends under a key, past anti-spoofing and firewall; `None` if it would

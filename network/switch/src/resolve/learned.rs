@@ -82,7 +82,7 @@ impl TableResolver {
         let networks = self.tables.networks().filter(|network| network.is_learned());
         let found = networks.flat_map(|network| {
             network.sought.iter().filter_map(|address| {
-                let port = self.tables.port(*network.local.get(address)?).filter(|port| port.up)?;
+                let port = self.tables.port(network.port_of(*address)?).filter(|port| port.up)?;
                 Some((network.vni, packet(port, Why::Sought, Some(*address), None)))
             })
         });

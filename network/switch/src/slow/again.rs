@@ -9,6 +9,7 @@ use crate::flow::{Ingress, Invalidate};
 use crate::flowtable::store::SLOTS_SPARE;
 use crate::flowtable::tunnel::Tunnel;
 use std::io;
+use std::net::IpAddr;
 use weir_model::event::Role;
 use weir_model::resource::Encapsulation;
 use weir_packet::FlowKey;
@@ -53,12 +54,24 @@ impl<M: Mind> Slow<M> {
         }
     }
 
+    /// Goes on with what another process knew of gateways: one that it found silent has no conversations here either.
+    pub(super) fn carry_gateways(&mut self, known: &[(IpAddr, bool)]) {
+        self.probes.set(self.shared.now_ms(), self.mind.gateways());
+        self.probes.carry(known);
+        // Nothing is forwarded here yet, so there are no flows to decide again.
+        drop(self.mind.set_silent(self.probes.silent()));
+    }
+
     /// Asks gateways whether they forward, and has the conversations of those that do not go to the others.
     pub(super) fn probe_gateways(&mut self, now_ms: u64) -> io::Result<()> {
         if self.identity.role != Role::Host {
             return Ok(());
         }
-        self.probes.set(now_ms, self.mind.gateways());
+        let gateways = self.mind.gateways();
+        self.probes.set(now_ms, gateways);
+        if self.probed.len() > gateways.len() {
+            self.probed.retain(|known, _| gateways.iter().any(|gateway| gateway.underlay == *known));
+        }
         let frame = probes::frame();
         let key = weir_packet::parse(&frame).map(|parsed| FlowKey::new(0, &parsed));
         let (flows, store, probed) = (&self.flows, &self.shared.store, &mut self.probed);
@@ -88,10 +101,12 @@ impl<M: Mind> Slow<M> {
         for gateway in &step.back {
             tracing::info!(%gateway, "this gateway forwards again: it has its conversations back");
         }
-        if step.lost.is_empty() && step.back.is_empty() {
+        let silent = self.probes.silent();
+        if step.lost.is_empty() && step.back.is_empty() && silent.is_empty() {
             return Ok(());
         }
-        let changes = self.mind.set_silent(self.probes.silent());
+        // Also while nothing changes: one that left the list and came again meanwhile is as it was here, and was forgotten there.
+        let changes = self.mind.set_silent(silent);
         self.decide_again(&changes)
     }
 }

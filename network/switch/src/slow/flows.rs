@@ -9,9 +9,8 @@
 //!   sender while it is.
 //! - What a flow carried is told to the last packet, also of one that was taken out: the engine goes on with it until it has the new
 //!   tables. So whoever judges a connection anew knows whether it was answered.
-//! - After an update each flow that is in the table is what its next packet would get by a miss. Not held yet: a flow whose *source* is behind a
-//!   next hop does not hang on that hop, so when the hop's address comes to a port here, leaves it or the port's tags change, the flow from
-//!   the underlay stays as it was decided until it is idle, or anything else that it hangs on changes.
+//! - After an update each flow that is in the table is what its next packet would get by a miss. So it hangs on every address that its decision
+//!   asked the tables about ([`crate::tables::asked`]), and on the next hops of these.
 //! - Decided again are only flows that hang on what changed, each once a change. To find those that a new gateway is to have, all that
 //!   go to gateways are looked at: which is counted apart.
 
@@ -27,7 +26,7 @@ use crate::engine::path::{UNDERLAY_ZONES, port_zone};
 use crate::flow::{Action, FlowUse, Hop, Ingress, NO_CONNECTION, PortIndex};
 use crate::flowtable::{CompiledAction, FlowStore, Shadow, Tables, ZoneKey};
 use changes::NO_GATEWAY;
-use dependents::{DESTINATION, Dependents, HOP, INGRESS, NEXT_HOP, On, Row, SOURCE, TRANSLATED};
+use dependents::{ANY, DESTINATION, Dependents, HOP, INGRESS, NEXT_HOP, OTHER, On, Row, SOURCE};
 use std::collections::HashMap;
 use std::sync::Arc;
 use weir_model::entry::Vni;
@@ -376,9 +375,14 @@ fn row_of(ingress: &Ingress, key: &FlowKey, action: &Action, network: u32) -> Ro
     };
     row[SOURCE] = address(key.source);
     row[DESTINATION] = address(key.destination);
-    let written = action.nat.and_then(|nat| nat.destination.or(nat.source));
-    row[TRANSLATED] = written.and_then(|(written, _)| address(written.into()));
-    row[NEXT_HOP] = action.hangs.next_hop.and_then(|hop| address(hop.into()));
+    let hangs = &action.hangs;
+    for (on, other) in row[OTHER].iter_mut().zip(hangs.others) {
+        *on = other.and_then(|other| address(other.into()));
+    }
+    for (on, hop) in row[NEXT_HOP].iter_mut().zip(hangs.next_hops) {
+        *on = hop.and_then(|hop| address(hop.into()));
+    }
+    row[ANY] = hangs.any.then_some(On::Any(network));
     row
 }
 

@@ -131,6 +131,7 @@ impl<M: Mind> Slow<M> {
             guests,
             fragments,
             peers: carried.peers,
+            gateways: self.probes.carried(),
             held,
             end,
         })))
@@ -232,6 +233,7 @@ impl<M: Mind> Slow<M> {
             carried.fragments.carry(&taken.fragments, self.shared.now_ms() as u32, number_of);
             self.command(Command::Take(Box::new(carried)))?;
         }
+        self.carry_gateways(&taken.gateways);
         self.adopt(&mut taken);
         self.take_attached();
         for held in &taken.held {

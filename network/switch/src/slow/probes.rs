@@ -14,6 +14,9 @@
 //!
 //! Departure: the paper does not say how a dead hoverboard is found; here no controller is needed for it.
 //!
+//! What is known goes over with a hand-over, so that an upgrade finds a dead gateway no later and gives a silent one nothing. A switch that starts
+//! anew knows nothing.
+//!
 //! Pure: no clock and no socket.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -155,6 +158,21 @@ impl Probes {
     pub fn silent(&self) -> BTreeSet<IpAddr> {
         let silent = self.gateways.iter().filter(|(_, probe)| probe.is_silent);
         silent.map(|(underlay, _)| *underlay).collect()
+    }
+
+    /// The gateways that have answered, and whether they are silent: what a process that takes over goes on with.
+    pub fn carried(&self) -> Vec<(IpAddr, bool)> {
+        let known = self.gateways.iter().filter(|(_, probe)| probe.has_answered);
+        known.map(|(underlay, probe)| (*underlay, probe.is_silent)).collect()
+    }
+
+    /// Goes on with what another process knew, of the gateways that are in force.
+    pub fn carry(&mut self, known: &[(IpAddr, bool)]) {
+        for (underlay, is_silent) in known {
+            if let Some(probe) = self.gateways.get_mut(underlay) {
+                (probe.has_answered, probe.is_silent) = (true, *is_silent);
+            }
+        }
     }
 
     /// Of each gateway its name, whether it is silent, and what was counted.

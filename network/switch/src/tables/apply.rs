@@ -341,6 +341,8 @@ impl Tables {
             }
         }
         self.locations = self.locations + usize::from(new.is_some()) - usize::from(old.is_some());
+        // Whose rules judge hangs on whether an address is here.
+        network.generation += 1;
         let mut invalidate = vec![Invalidate::Address(vni, address)];
         if let Some(new) = new {
             *self.underlays.entry(new.underlay).or_default() += 1;

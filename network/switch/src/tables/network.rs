@@ -1,5 +1,6 @@
 //! One network, as far as this switch knows it. Its parts arrive in any order.
 
+use super::asked::Asked;
 use super::routes::{Route, Routes};
 use super::tags::{TagId, Tags};
 use crate::answer::bucket::Bucket;
@@ -45,21 +46,21 @@ pub struct Network {
     /// Tags and who carries them.
     pub tags: Tags,
     /// Routes.
-    pub routes: Routes,
+    pub(super) routes: Routes,
     /// How many routes lead to an address.
-    pub next_hops: HashMap<IpAddr, u32, Hasher>,
+    pub(super) next_hops: HashMap<IpAddr, u32, Hasher>,
     /// Where addresses are.
-    pub locations: HashMap<IpAddr, Location, Hasher>,
+    pub(super) locations: HashMap<IpAddr, Location, Hasher>,
     /// How many locations are at an underlay address.
     pub hosts: HashMap<IpAddr, u32, Hasher>,
     /// Addresses that the controller asks this host about.
     pub sought: BTreeSet<IpAddr>,
     /// Virtual addresses.
-    pub virtuals: HashMap<IpAddr, VirtualEntry, Hasher>,
+    pub(super) virtuals: HashMap<IpAddr, VirtualEntry, Hasher>,
     /// Which member serves a client of a virtual address: by client and virtual address.
-    pub turns: HashMap<(IpAddr, IpAddr), IpAddr, Hasher>,
+    pub(super) turns: HashMap<(IpAddr, IpAddr), IpAddr, Hasher>,
     /// Which port has an address.
-    pub local: HashMap<IpAddr, PortIndex, Hasher>,
+    pub(super) local: HashMap<IpAddr, PortIndex, Hasher>,
     /// Ports here.
     pub ports: BTreeSet<PortIndex>,
     /// Rises with everything that a verdict of the firewall depends on. A connection that was judged
@@ -72,6 +73,8 @@ pub struct Network {
     pub denied_full: bool,
     /// Budget of ICMP errors that its packets from the underlay are answered with.
     pub bucket: Bucket,
+    /// The addresses that the walk which goes on, or was the last, asked about.
+    pub asked: Asked,
 }
 
 impl Network {
@@ -96,6 +99,7 @@ impl Network {
             denied: HashMap::default(),
             denied_full: false,
             bucket: Bucket::default(),
+            asked: Asked::default(),
         }
     }
 
@@ -130,11 +134,66 @@ impl Network {
     /// The route that an address takes. The longest prefix wins, and subnets count as connected routes, which win over a route of their
     /// own length: so a default route is not for the network's own addresses.
     pub fn route_of(&self, address: IpAddr) -> Option<(IpNet, &Route)> {
+        self.asked.note(address);
+        self.route_taken(address)
+    }
+
+    fn route_taken(&self, address: IpAddr) -> Option<(IpNet, &Route)> {
         let (prefix, route) = self.routes.find(address)?;
         let connected = self.subnets().iter().filter(|subnet| subnet_has(subnet, address));
         let is_connected =
             connected.filter_map(|subnet| bits_of(subnet, address)).any(|bits| bits >= prefix.prefix_len());
         (!is_connected).then_some((prefix, route))
+    }
+
+    /// The route of exactly this prefix.
+    pub fn route(&self, prefix: IpNet) -> Option<&Route> {
+        self.routes.get(prefix)
+    }
+
+    /// The longest prefix of its routes that has an address; subnets do not count.
+    pub fn longest_route(&self, address: IpAddr) -> Option<IpNet> {
+        self.routes.find(address).map(|(prefix, _)| prefix)
+    }
+
+    /// The next hop by which an address is reached, if it has no place of its own and its route leads to an address. Not noted: this is what
+    /// comes of what was.
+    pub fn next_hop_of(&self, address: IpAddr) -> Option<IpAddr> {
+        if self.next_hops.is_empty() || self.local.contains_key(&address) || self.is_located_here(address) {
+            return None;
+        }
+        match self.route_taken(address)?.1.hop {
+            RouteHop::Address(hop) => Some(hop),
+            _ => None,
+        }
+    }
+
+    fn is_located_here(&self, address: IpAddr) -> bool {
+        self.locations.contains_key(&address)
+    }
+
+    /// The port here that has an address.
+    pub fn port_of(&self, address: IpAddr) -> Option<PortIndex> {
+        self.asked.note(address);
+        self.local.get(&address).copied()
+    }
+
+    /// Whether it is known where an address is, elsewhere than here.
+    pub fn is_located(&self, address: IpAddr) -> bool {
+        self.asked.note(address);
+        self.is_located_here(address)
+    }
+
+    /// What is virtual about an address.
+    pub fn virtual_of(&self, address: IpAddr) -> Option<&VirtualEntry> {
+        self.asked.note(address);
+        self.virtuals.get(&address)
+    }
+
+    /// The member that serves a client of a virtual address. It is the address that hangs on it.
+    pub fn turn_of(&self, client: IpAddr, address: IpAddr) -> Option<IpAddr> {
+        self.asked.note(address);
+        self.turns.get(&(client, address)).copied()
     }
 
     /// Whether an address is reached through one of `hops`: then those may speak for it.
@@ -178,6 +237,8 @@ impl Network {
 
     /// Asks the rules; `None` when no policy is in force.
     pub fn judge(&self, direction: Direction, port_tags: &[TagId], key: &FlowKey) -> Option<Judgement> {
+        self.asked.note(key.source.into());
+        self.asked.note(key.destination.into());
         let policy = self.policy.as_ref()?;
         Some(policy.judge(direction, port_tags, &self.tags, &Query::new(key, direction)))
     }

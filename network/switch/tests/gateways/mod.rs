@@ -6,7 +6,7 @@
 //! Hosts know their own endpoints alone, so every packet goes by a gateway, which rendezvous hashing chooses by the pair of addresses.
 
 use crate::lab::{Lab, lab, label, wait_for};
-use crate::scripts::{CONVERSATIONS, ECHO_SERVER, UDP_SEQUENCE, UDP_SEQUENCE_SINK};
+use crate::scripts::{CONVERSATIONS, ECHO_SERVER, SCATTER, UDP_SEQUENCE, UDP_SEQUENCE_SINK};
 use std::io::{BufRead, BufReader, Write};
 use std::net::IpAddr;
 use std::process::{Child, Command, Stdio};
@@ -20,6 +20,8 @@ use weir_switch::tables::gateways::choose;
 const GATEWAYS: [usize; 3] = [2, 3, 4];
 const ENDPOINTS: u8 = 8;
 const CONNECTIONS: usize = 10;
+/// Flows to each of the addresses that nobody has.
+const PORTS_EACH: u64 = 160;
 /// Between two datagrams of a stream, milliseconds.
 const PAUSE_MS: u64 = 2;
 
@@ -32,9 +34,11 @@ fn address(number: u8) -> String {
 }
 
 fn list(lab: &Lab) -> Vec<GatewayEntry> {
-    let entry =
-        |host: usize| GatewayEntry { name: label(&lab.hosts[host].name), underlay: lab.hosts[host].underlay };
-    GATEWAYS.map(entry).to_vec()
+    GATEWAYS.map(|host| entry(lab, host)).to_vec()
+}
+
+fn entry(lab: &Lab, host: usize) -> GatewayEntry {
+    GatewayEntry { name: label(&lab.hosts[host].name), underlay: lab.hosts[host].underlay }
 }
 
 /// The gateway between `a` and an endpoint.
@@ -44,19 +48,25 @@ fn between(gateways: &[GatewayEntry], number: u8) -> String {
 }
 
 fn three(test: &str) -> Option<Lab> {
-    let mut lab = lab(test, 5, Encapsulation::Geneve, false, 1500)?;
-    for gateway in GATEWAYS {
-        lab.hosts[gateway].config.role = Role::Gateway;
+    with_gateways(test, &GATEWAYS)
+}
+
+/// Three gateways that hosts know of, and others that are ready beside them.
+fn with_gateways(test: &str, gateways: &[usize]) -> Option<Lab> {
+    let hosts = 2 + gateways.len();
+    let mut lab = lab(test, hosts, Encapsulation::Geneve, false, 1500)?;
+    for gateway in gateways {
+        lab.hosts[*gateway].config.role = Role::Gateway;
     }
     lab.start_all();
-    for host in 0..5 {
+    for host in 0..hosts {
         let network = (Key::Network { vni: Vni(7) }, Entry::Network(lab.network.clone()));
         lab.put(host, vec![(Key::Gateways, Entry::Gateways(list(&lab))), network]);
     }
     let mut add = |host: usize, name: &str, address: &str| {
         lab.add_endpoint_to(&[host], host, name, &format!("{address}/24"));
-        for gateway in GATEWAYS {
-            lab.put_location(gateway, name, address, &lab.mac(host, address), host);
+        for gateway in gateways {
+            lab.put_location(*gateway, name, address, &lab.mac(host, address), host);
         }
     };
     add(0, "a", "10.0.0.1");
@@ -188,6 +198,72 @@ fn a_gateway_killed_under_traffic_costs_its_own_conversations_one_detection_time
     let silences = lab.hosts[0].counters()[&format!("gateway_silences{{gateway=\"{lost_one}\"}}")];
     assert_eq!(silences, 1, "it did not come and go");
     drop(servers);
+}
+
+/// A gateway that comes takes its share of the flows, and no datagram is lost for it: neither of those that move, nor of the others.
+#[test]
+fn a_gateway_added_under_traffic_loses_nothing() {
+    const ALL: [usize; 4] = [2, 3, 4, 5];
+    let Some(lab) = with_gateways("gateways-added", &ALL) else { return };
+    let four: Vec<GatewayEntry> = ALL.map(|host| entry(&lab, host)).to_vec();
+    for gateway in ALL {
+        lab.put(gateway, vec![(Key::Gateways, Entry::Gateways(four.clone()))]);
+    }
+    let moves = |number: &u8| between(&four, *number) == "h5";
+    assert!(
+        (1..usize::from(ENDPOINTS)).contains(&(0..ENDPOINTS).filter(moves).count()),
+        "some move, some do not"
+    );
+    let mut scatter =
+        lab.spawn("a", &["python3", "-c", SCATTER, "10.0.0.", "100", "128", &PORTS_EACH.to_string()]);
+    let sinks: Vec<_> = (0..ENDPOINTS)
+        .map(|number| lab.python_with_input(&name(number), UDP_SEQUENCE_SINK, &["7002"]))
+        .collect();
+    let pause = format!("{}", PAUSE_MS as f64 / 1000.0);
+    let mut streams: Vec<Child> = (0..ENDPOINTS)
+        .map(|number| lab.spawn("a", &["python3", "-c", UDP_SEQUENCE, &address(number), "7002", &pause]))
+        .collect();
+    let arrived = |lab: &Lab| lab.hosts[1].counters()["port_tx_frames{network=\"red\",endpoint=\"b0\"}"];
+    wait_for("the flows", || lab.hosts[0].counters()["flows"] > 128 * PORTS_EACH);
+    let before = arrived(&lab);
+    wait_for("the streams", || arrived(&lab) > before + 500);
+
+    let counted = |what: &str| lab.hosts[0].counters()[what];
+    let again = "flows_decided_again{cause=\"gateways\"}";
+    let was = [again, "flows_replaced", "flows_invalidated"].map(counted);
+    let flows = counted("flows");
+    for host in [1, 0] {
+        lab.put(host, vec![(Key::Gateways, Entry::Gateways(four.clone()))]);
+    }
+    let [moved, replaced, out] = [again, "flows_replaced", "flows_invalidated"].map(counted);
+    let before = arrived(&lab);
+    wait_for("the streams to go on", || arrived(&lab) > before + 500);
+    for stream in streams.iter_mut().chain([&mut scatter]) {
+        let _ = stream.kill();
+        let _ = stream.wait();
+    }
+    let lost: f64 = sinks.into_iter().map(|sink| number_of(&sink.finish().pop().unwrap(), "lost")).sum();
+    let moved = moved - was[0];
+    println!(
+        "RESULT gateways added-one lost={lost}   # of {ENDPOINTS} streams at one in {PAUSE_MS} ms; {flows} flows, {moved} of them moved in their place"
+    );
+    assert_eq!(lost, 0.0);
+    // Of 136 pairs of addresses a quarter, about.
+    assert!((flows / 10..flows / 2).contains(&moved), "{moved} of {flows}");
+    assert_eq!((replaced - was[1], out - was[2]), (moved, 0), "each got its new way in its place");
+}
+
+/// A process that takes over gives nothing to a gateway that the one before found silent.
+#[test]
+fn what_is_known_of_gateways_goes_over_at_an_upgrade() {
+    let Some(mut lab) = three("gateways-upgrade") else { return };
+    lab.hosts[GATEWAYS[0]].kill();
+    let lost_one = format!("h{}", GATEWAYS[0]);
+    wait_for("the gateway to be found silent", || is_silent(&lab, 0, &lost_one));
+    lab.hosts[0].upgrade();
+    assert!(is_silent(&lab, 0, &lost_one), "at once, and not when it has found that anew");
+    lab.hosts[GATEWAYS[0]].start();
+    wait_for("the gateway to be back", || !is_silent(&lab, 0, &lost_one));
 }
 
 /// When no gateway answers nobody is taken for silent for it, and conversations go on with the first that is back.

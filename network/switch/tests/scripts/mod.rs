@@ -159,6 +159,22 @@ while True:
     time.sleep(max(0, due - time.monotonic()))
 "#;
 
+/// Sends a datagram to each of some ports of each of some addresses, again and again, without haste. Arguments: the first three numbers of the
+/// addresses with their dots, the first last number, how many addresses, how many ports.
+pub const SCATTER: &str = r#"
+import socket, sys, time
+s = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+s.bind(("", 7000))
+prefix, first, addresses, ports = sys.argv[1], int(sys.argv[2]), int(sys.argv[3]), int(sys.argv[4])
+to = [(prefix + str(first + a), 8000 + p) for p in range(ports) for a in range(addresses)]
+while True:
+    for at in range(0, len(to), 32):
+        for one in to[at:at + 32]:
+            try: s.sendto(b"", one)
+            except OSError: pass
+        time.sleep(0.004)
+"#;
+
 /// Counts numbered datagrams until its input ends; prints how many were sent and lost up to the highest, and the longest gap
 /// between two. Argument: port.
 pub const UDP_SEQUENCE_SINK: &str = r#"

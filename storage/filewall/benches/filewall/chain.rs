@@ -3,7 +3,7 @@
 use super::place::CALLER;
 use super::{Failure, failed, median};
 use std::net::{IpAddr, Ipv4Addr};
-use weir_filewall::message::{Call, Now, PROBES_MAX, Told};
+use weir_filewall::message::{Call, Now, PROBES_MAX, ProbeAnswer};
 use weir_filewall::policy::{self, Outcome};
 use weir_filewall::wire::build::Record;
 use weir_filewall::wire::call::arguments;
@@ -60,7 +60,7 @@ fn one(text: &str) -> Result<f64, Failure> {
             break;
         }
         let probe = *call.probe.take().ok_or_else(|| wrong("the question"))?;
-        told.push(Told { probe, status: 0, handle: None, attributes: Some(FILE.bytes()) });
+        told.push(ProbeAnswer { probe, status: 0, handle: None, attributes: Some(FILE.bytes()) });
     }
     for _ in 0..WINDOWS {
         let before = thread_ns();

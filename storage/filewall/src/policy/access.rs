@@ -6,6 +6,7 @@
 //!
 //! A call is allowed if all that it does is ([`does`]): whatever a rule denies, no operation of another name does it.
 
+use super::error::PolicyError;
 use super::explain::{Question, Step};
 use super::time::{Moment, Window, WindowFile};
 use super::{Context, Mount, Policy, Targets, Verdict, does, ops};
@@ -164,13 +165,18 @@ impl Access {
     /// Checks and compiles a file; its paths are added to `zones`.
     ///
     /// # Errors
-    /// What is wrong, as text.
-    pub fn compile(file: &AccessFile, identities: &Identities, zones: &mut Zones) -> Result<Access, String> {
+    /// What is wrong.
+    pub fn compile(
+        file: &AccessFile,
+        identities: &Identities,
+        zones: &mut Zones,
+    ) -> Result<Access, PolicyError> {
         if file.rules.len() > RULES_MAX {
-            return Err(format!("{} rules; at most {RULES_MAX} are allowed", file.rules.len()));
+            return Err(PolicyError::TooMany { count: file.rules.len(), what: "rules", most: RULES_MAX });
         }
         let compile = |(number, rule): (usize, &RuleFile)| {
-            Rule::compile(rule, identities, zones).map_err(|reason| format!("rule {}: {reason}", number + 1))
+            let compiled = Rule::compile(rule, identities, zones);
+            compiled.map_err(|why| PolicyError::Rule { number: number + 1, why: Box::new(why) })
         };
         let rules: Vec<Rule> = file.rules.iter().enumerate().map(compile).collect::<Result<_, _>>()?;
         Ok(Access {
@@ -285,20 +291,20 @@ impl Access {
 }
 
 impl Rule {
-    fn compile(file: &RuleFile, identities: &Identities, zones: &mut Zones) -> Result<Rule, String> {
+    fn compile(file: &RuleFile, identities: &Identities, zones: &mut Zones) -> Result<Rule, PolicyError> {
         let (allow, words) = match (file.allow.is_empty(), file.deny.is_empty()) {
             (false, true) => (true, &file.allow),
             (true, false) => (false, &file.deny),
-            _ => return Err("write either 'allow' or 'deny', with the operations that are meant".to_string()),
+            _ => return Err(PolicyError::AllowOrDeny),
         };
         if allow && file.answer.is_some() {
-            return Err("'answer' belongs to a rule with 'deny'".to_string());
+            return Err(PolicyError::Answer);
         }
         if let Some(role) = file.roles.iter().find(|role| !identities.has_role(role)) {
-            return Err(format!("role '{role}' is not among the identities"));
+            return Err(PolicyError::NoIdentity(role.clone()));
         }
-        let number = |text: &String, number: Option<u32>, what: &str| {
-            number.ok_or_else(|| format!("{what} '{text}' is not among the identities, and no number"))
+        let number = |text: &String, number: Option<u32>, what: &'static str| {
+            number.ok_or_else(|| PolicyError::Nobody { what, name: text.clone() })
         };
         Ok(Rule {
             allow,
@@ -338,11 +344,11 @@ impl Rule {
 /// An address, or a subnet.
 ///
 /// # Errors
-/// What is wrong, as text.
-pub fn subnet(text: &str) -> Result<IpNet, String> {
+/// [`PolicyError::Subnet`].
+pub fn subnet(text: &str) -> Result<IpNet, PolicyError> {
     text.parse::<IpNet>()
         .or_else(|_| text.parse::<std::net::IpAddr>().map(IpNet::from))
-        .map_err(|_| format!("'{text}' is no address and no subnet; write one such as 10.0.0.0/24"))
+        .map_err(|_| PolicyError::Subnet(text.to_string()))
 }
 
 /// The bits of ACCESS that the allowed operations leave.

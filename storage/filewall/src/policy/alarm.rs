@@ -26,6 +26,7 @@
 //!
 //! Departures from the paper: it names a threat role and leaves its rules open.
 
+use super::error::PolicyError;
 use super::explain::{Question, Step};
 use super::{Context, Policy, Verdict};
 use crate::identity::Principal;
@@ -180,30 +181,32 @@ impl Alarm {
     /// Checks and compiles a file; `before` is the dynamic context of the policy that it replaces.
     ///
     /// # Errors
-    /// What is wrong, as text.
-    pub fn compile(file: &AlarmFile, before: Option<Arc<dyn Any + Send + Sync>>) -> Result<Alarm, String> {
-        if !(2..=FILES_MAX / 2).contains(&file.files) {
-            return Err(format!("files {} is not between 2 and {}", file.files, FILES_MAX / 2));
-        }
-        if !(1..=86_400).contains(&file.window_s) {
-            return Err(format!("window-s {} is not between 1 and 86400", file.window_s));
-        }
+    /// What is wrong.
+    pub fn compile(
+        file: &AlarmFile,
+        before: Option<Arc<dyn Any + Send + Sync>>,
+    ) -> Result<Alarm, PolicyError> {
+        PolicyError::between("files", file.files as u64, 2, FILES_MAX as u64 / 2)?;
+        PolicyError::between("window-s", file.window_s, 1, 86_400)?;
         let freeze_s = file.freeze_s.unwrap_or(3600);
-        if !(1..=31_536_000).contains(&freeze_s) {
-            return Err(format!("freeze-s {freeze_s} is not between 1 and 31536000"));
-        }
+        PolicyError::between("freeze-s", freeze_s, 1, 31_536_000)?;
         let machine_files = file.machine_files.unwrap_or(file.files.saturating_mul(MACHINE_FACTOR));
         let machine_files = machine_files.min(FILES_MAX / 2);
         if machine_files < file.files {
-            return Err(format!("machine-files {machine_files} is less than files {}", file.files));
+            return Err(PolicyError::Less {
+                field: "machine-files",
+                value: machine_files as u64,
+                other: "files",
+                least: file.files as u64,
+            });
         }
         let folder_files = file.folder_files.unwrap_or(machine_files);
         if !(file.files..=FILES_MAX / 2).contains(&folder_files) {
-            let most = FILES_MAX / 2;
-            return Err(format!(
-                "folder-files {folder_files} is not between files {} and {most}",
-                file.files
-            ));
+            return Err(PolicyError::FolderFiles {
+                value: folder_files as u64,
+                files: file.files as u64,
+                most: FILES_MAX as u64 / 2,
+            });
         }
         Ok(Alarm {
             files: file.files,

@@ -10,6 +10,7 @@
 //! - What the disk did not take is tried again until it does, from the byte on where it stopped.
 //! - Old files are removed only if `keep-files` says so, and the lines that go with them are counted.
 
+use super::error::PolicyError;
 use super::explain::{Question, Step};
 use super::home::Home;
 use super::{Context, Policy, Verdict, does, ops};
@@ -154,13 +155,13 @@ impl Audit {
     /// Checks and compiles a file; its paths are added to `zones`. The log is opened.
     ///
     /// # Errors
-    /// What is wrong, as text.
+    /// What is wrong.
     pub fn compile(
         file: &AuditFile,
         home: Home<'_>,
         zones: &mut Zones,
         before: Option<Arc<dyn Any + Send + Sync>>,
-    ) -> Result<Audit, String> {
+    ) -> Result<Audit, PolicyError> {
         let path = home.folder.join(&file.file);
         let all = if file.when_full == WhenFull::Wait { FILES_MAX } else { 1 };
         let how = How {
@@ -168,9 +169,7 @@ impl Audit {
             keep_files: file.keep_files.unwrap_or(all),
             when_full: file.when_full,
         };
-        if !(1..=FILES_MAX).contains(&how.keep_files) {
-            return Err(format!("keep-files {} is not between 1 and {FILES_MAX}", how.keep_files));
-        }
+        PolicyError::between("keep-files", how.keep_files as u64, 1, FILES_MAX as u64)?;
         let before = before.and_then(|before| before.downcast::<Writer>().ok());
         let writer = match before.filter(|writer| writer.path == path && writer.how == how) {
             Some(writer) => writer,
@@ -239,8 +238,8 @@ fn nowhere(path: PathBuf, how: How) -> Writer {
     Writer { queue, path, how, lost: AtomicU64::new(0), coming: Arc::default(), counts: Arc::default() }
 }
 
-fn start(path: PathBuf, how: How) -> Result<Writer, String> {
-    let file = open(&path).map_err(|error| format!("log {}: {error}", path.display()))?;
+fn start(path: PathBuf, how: How) -> Result<Writer, PolicyError> {
+    let file = open(&path).map_err(PolicyError::file("log", &path))?;
     let bytes = file.metadata().map_or(0, |metadata| metadata.len());
     let (queue, lines) = sync_channel(2 * QUEUE_MAX);
     let (coming, counts): (Arc<AtomicU64>, Arc<Counts>) = (Arc::default(), Arc::default());
@@ -249,7 +248,7 @@ fn start(path: PathBuf, how: How) -> Result<Writer, String> {
     std::thread::Builder::new()
         .name("audit".to_string())
         .spawn(move || log.run(&lines, &done, &told))
-        .map_err(|error| format!("no thread for the log: {error}"))?;
+        .map_err(|error| PolicyError::Thread { of: "the log", error })?;
     Ok(Writer { queue, path, how, lost: AtomicU64::new(0), coming, counts })
 }
 

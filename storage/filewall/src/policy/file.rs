@@ -9,6 +9,7 @@ use super::access::{Access, AccessFile};
 use super::alarm::{Alarm, AlarmFile};
 use super::audit::{Audit, AuditFile};
 use super::chain::{Chain, Entry, POLICIES_MAX};
+use super::error::PolicyError;
 use super::freeze::{Freeze, FreezeFile};
 use super::handles::{Handles, HandlesFile};
 use super::home::Home;
@@ -88,8 +89,8 @@ struct Document {
 }
 
 impl Document {
-    fn wrong(&self, reason: impl Into<String>) -> Error {
-        Error::Policy { path: self.path.clone(), document: Some(self.number), reason: reason.into() }
+    fn wrong(&self, reason: impl std::fmt::Display) -> Error {
+        Error::Policy { path: self.path.clone(), document: Some(self.number), reason: reason.to_string() }
     }
 
     fn body<T: DeserializeOwned>(&self) -> Result<T> {
@@ -269,7 +270,7 @@ fn policy(
     zones: &mut Zones,
     old: Option<&Entry>,
 ) -> Result<Box<dyn Policy>> {
-    let wrong = |reason: String| document.wrong(reason);
+    let wrong = |reason: PolicyError| document.wrong(reason);
     let dynamic = || old.and_then(|entry| entry.policy.dynamic());
     Ok(match document.kind.as_str() {
         "handles" => Box::new(Handles::compile(&document.body::<HandlesFile>()?, home).map_err(wrong)?),
@@ -299,7 +300,9 @@ fn policy(
         "audit" => {
             Box::new(Audit::compile(&document.body::<AuditFile>()?, home, zones, dynamic()).map_err(wrong)?)
         }
-        other => return Err(wrong(format!("'{other}' is no kind; there are {}", KINDS.join(", ")))),
+        other => {
+            return Err(document.wrong(format!("'{other}' is no kind; there are {}", KINDS.join(", "))));
+        }
     })
 }
 

@@ -3,6 +3,7 @@
 //! A call that would change something is answered with `NFS3ERR_ROFS`, as by a file system that is mounted read-only. ACCESS
 //! is told without the bits of changes. COMMIT goes on, so that what was written before the freeze becomes durable.
 
+use super::error::PolicyError;
 use super::explain::{Question, Step};
 use super::time::{Moment, Window, WindowFile};
 use super::{Context, Policy, Verdict};
@@ -44,8 +45,8 @@ impl Freeze {
     /// Checks and compiles a file; its paths are added to `zones`.
     ///
     /// # Errors
-    /// What is wrong, as text.
-    pub fn compile(file: &FreezeFile, zones: &mut Zones) -> Result<Freeze, String> {
+    /// What is wrong.
+    pub fn compile(file: &FreezeFile, zones: &mut Zones) -> Result<Freeze, PolicyError> {
         let nodes: Vec<Node> = file.paths.iter().map(|path| zones.add(path)).collect::<Result<_, _>>()?;
         Ok(Freeze {
             nodes: if nodes.contains(&ROOT.node) { Vec::new() } else { nodes },

@@ -25,6 +25,7 @@
 
 pub mod memo;
 
+use super::error::PolicyError;
 use super::explain::{Question, Step};
 use super::home::Home;
 use super::{Context, Mount, OpenHandle, Policy, Verdict};
@@ -107,8 +108,8 @@ impl Handles {
     /// Checks a file; reads or makes the key. For questions a key is not needed.
     ///
     /// # Errors
-    /// What is wrong, as text.
-    pub fn compile(file: &HandlesFile, home: Home<'_>) -> Result<Handles, String> {
+    /// What is wrong.
+    pub fn compile(file: &HandlesFile, home: Home<'_>) -> Result<Handles, PolicyError> {
         let path = home.folder.join(&file.key_file);
         let key = if home.keeps { load_key(&path)? } else { no_key(&path)? };
         Ok(Handles::new(&key, file.bind))
@@ -224,19 +225,18 @@ fn less_than(asked: u32) -> u32 {
 }
 
 /// For questions no key is needed; a file that would be refused is.
-fn no_key(path: &Path) -> Result<Zeroizing<[u8; KEY_BYTES]>, String> {
+fn no_key(path: &Path) -> Result<Zeroizing<[u8; KEY_BYTES]>, PolicyError> {
     match std::fs::metadata(path) {
         Ok(file) if file.len() < KEY_BYTES as u64 => Err(too_short(path)),
         _ => Ok(Zeroizing::new([0; KEY_BYTES])),
     }
 }
 
-fn too_short(path: &Path) -> String {
-    format!("key file {} has less than {KEY_BYTES} bytes; delete it to have a new one made", path.display())
+fn too_short(path: &Path) -> PolicyError {
+    PolicyError::ShortKey { path: path.to_path_buf(), bytes: KEY_BYTES }
 }
 
-fn load_key(path: &Path) -> Result<Zeroizing<[u8; KEY_BYTES]>, String> {
-    let shown = path.display();
+fn load_key(path: &Path) -> Result<Zeroizing<[u8; KEY_BYTES]>, PolicyError> {
     let mut key = Zeroizing::new([0; KEY_BYTES]);
     match std::fs::File::open(path) {
         Ok(mut file) => {
@@ -244,14 +244,14 @@ fn load_key(path: &Path) -> Result<Zeroizing<[u8; KEY_BYTES]>, String> {
             Ok(key)
         }
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
-            getrandom::fill(key.as_mut_slice()).map_err(|error| format!("no random numbers: {error}"))?;
+            getrandom::fill(key.as_mut_slice()).map_err(PolicyError::Random)?;
             let mut options = std::fs::OpenOptions::new();
             let made = options.write(true).create_new(true).mode(0o600).open(path);
             made.and_then(|mut file| file.write_all(key.as_slice()).and_then(|()| file.sync_all()))
-                .map_err(|error| format!("key file {shown}: {error}"))?;
+                .map_err(PolicyError::file("key file", path))?;
             Ok(key)
         }
-        Err(error) => Err(format!("key file {shown}: {error}")),
+        Err(error) => Err(PolicyError::file("key file", path)(error)),
     }
 }
 

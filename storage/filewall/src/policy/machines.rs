@@ -4,6 +4,7 @@
 //! A machine counts as long as the user has called from it in the last `idle-s` seconds. Calls from one machine more are
 //! answered with `NFS3ERR_ACCES`, until another has been idle.
 
+use super::error::PolicyError;
 use super::explain::{Question, Step};
 use super::{Context, Policy, Verdict};
 use crate::message::Call;
@@ -44,17 +45,13 @@ impl Machines {
     /// Checks and compiles a file; `before` is the dynamic context of the policy that it replaces.
     ///
     /// # Errors
-    /// What is wrong, as text.
+    /// What is wrong.
     pub fn compile(
         file: &MachinesFile,
         before: Option<Arc<dyn Any + Send + Sync>>,
-    ) -> Result<Machines, String> {
-        if !(1..=LIMIT_MAX).contains(&file.limit) {
-            return Err(format!("limit {} is not between 1 and {LIMIT_MAX}", file.limit));
-        }
-        if !(1..=86_400).contains(&file.idle_s) {
-            return Err(format!("idle-s {} is not between 1 and 86400", file.idle_s));
-        }
+    ) -> Result<Machines, PolicyError> {
+        PolicyError::between("limit", file.limit as u64, 1, LIMIT_MAX as u64)?;
+        PolicyError::between("idle-s", file.idle_s, 1, 86_400)?;
         let seen = before.and_then(|before| before.downcast().ok()).unwrap_or_default();
         Ok(Machines { limit: file.limit, idle_us: file.idle_s * 1_000_000, seen })
     }

@@ -3,7 +3,7 @@
 //! - [`file`]: the files that administrators write; loading, checking, and what a wrong file says.
 //! - [`chain`]: policies in order, their contexts, and what core and policies know of paths.
 //! - The policies: [`statistics`], [`handles`], [`access`], [`freeze`], [`remap`], [`rate`], [`reorder`], [`rbac`], [`quota`], [`machines`], [`module`], [`alarm`], [`audit`].
-//! - [`does`]: what an operation does besides what it is called. - [`time`]: windows of the day and week. - [`explain`]: which policy decides on a call that nobody has made.
+//! - [`error`]: what can be wrong with a policy. - [`does`]: what an operation does besides what it is called. - [`time`]: windows of the day and week. - [`explain`]: which policy decides on a call that nobody has made.
 //!
 //! A policy sees a call before the server does and may change it ([`Call`]), let it go on, answer it, or delay it. It sees the
 //! reply if, and only if, it let the call go on. Its static context is its compiled file; its dynamic context is its own,
@@ -17,6 +17,7 @@ pub mod alarm;
 pub mod audit;
 pub mod chain;
 pub mod does;
+pub mod error;
 pub mod explain;
 pub mod file;
 pub mod freeze;

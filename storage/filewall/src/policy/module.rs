@@ -18,6 +18,7 @@
 //! - A module sees copies, and what it changes is written only when it has ended well.
 //! - What is wrong with a module shows when the policies are loaded.
 
+use super::error::{ModuleError, PolicyError};
 use super::explain::{Question, Step};
 use super::{Context, Policy, Verdict, ops};
 use crate::message::{Asked, Call, Reply};
@@ -236,30 +237,32 @@ fn engine() -> Engine {
     Engine::new(&config)
 }
 
+fn read_module(path: &Path) -> Result<Module, ModuleError> {
+    if std::fs::metadata(path)?.len() > MODULE_BYTES_MAX {
+        return Err(ModuleError::TooLong { most: MODULE_BYTES_MAX });
+    }
+    let bytes = wat::parse_file(path)?;
+    Ok(Module::new(&engine(), &bytes[..])?)
+}
+
 impl ModulePolicy {
     /// Reads, checks and tries a module.
     ///
     /// # Errors
-    /// What is wrong, as text.
+    /// What is wrong.
     pub fn compile(
         file: &ModuleFile,
         folder: &Path,
         before: Option<Arc<dyn Any + Send + Sync>>,
-    ) -> Result<ModulePolicy, String> {
-        if file.fuel == 0 || file.fuel > FUEL_MAX {
-            return Err(format!("fuel {} is not between 1 and {FUEL_MAX}", file.fuel));
-        }
+    ) -> Result<ModulePolicy, PolicyError> {
+        PolicyError::between("fuel", file.fuel, 1, FUEL_MAX)?;
         if file.memory_bytes > MEMORY_BYTES_MAX {
-            return Err(format!("memory-bytes {} is more than {MEMORY_BYTES_MAX}", file.memory_bytes));
+            let (value, most) = (file.memory_bytes as u64, MEMORY_BYTES_MAX as u64);
+            return Err(PolicyError::Above { field: "memory-bytes", value, most });
         }
         let path = folder.join(&file.file);
-        let wrong = |reason: String| format!("module {}: {reason}", path.display());
-        let bytes_max = std::fs::metadata(&path).map_err(|error| wrong(error.to_string()))?.len();
-        if bytes_max > MODULE_BYTES_MAX {
-            return Err(wrong(format!("longer than {MODULE_BYTES_MAX} bytes")));
-        }
-        let bytes = wat::parse_file(&path).map_err(|error| wrong(error.to_string()))?;
-        let module = Module::new(&engine(), &bytes[..]).map_err(|error| wrong(error.to_string()))?;
+        let wrong = |why: ModuleError| PolicyError::Module { path: path.clone(), why };
+        let module = read_module(&path).map_err(wrong)?;
         let table = before.and_then(|before| before.downcast::<Table>().ok()).unwrap_or_default();
         let policy = ModulePolicy {
             ops: ops::parse(&file.ops)? & !Op::Null.bit(),
@@ -269,7 +272,7 @@ impl ModulePolicy {
             idle: Mutex::default(),
             cut_off: AtomicU64::new(0),
         };
-        let instance = policy.instance().map_err(|error| wrong(error.to_string()))?;
+        let instance = policy.instance().map_err(|error| wrong(error.into()))?;
         policy.put_back(instance);
         Ok(policy)
     }

@@ -1,5 +1,6 @@
 //! Sets of operations as administrators write them: `WRITE`, or a group such as `writes`.
 
+use super::error::PolicyError;
 use crate::wire::nfs3::{self, Op};
 
 /// Groups that may be written in place of single operations.
@@ -14,18 +15,19 @@ pub const GROUPS: [(&str, u32); 5] = [
 /// The set of operations that a list of words stands for, as bits.
 ///
 /// # Errors
-/// The word that is neither an operation nor a group, and what there is.
-pub fn parse(words: &[String]) -> Result<u32, String> {
+/// [`PolicyError::Operation`]: the word that is neither an operation nor a group, and what there is.
+pub fn parse(words: &[String]) -> Result<u32, PolicyError> {
     words.iter().try_fold(0, |set, word| Ok(set | parse_one(word)?))
 }
 
-fn parse_one(word: &str) -> Result<u32, String> {
+fn parse_one(word: &str) -> Result<u32, PolicyError> {
     if let Some(op) = Op::from_name(word) {
         return Ok(op.bit());
     }
-    GROUPS.iter().find(|(name, _)| *name == word).map(|(_, set)| *set).ok_or_else(|| {
-        let groups: Vec<&str> = GROUPS.iter().map(|(name, _)| *name).collect();
-        format!("'{word}' is no operation of NFSv3 (such as WRITE) and no group ({})", groups.join(", "))
+    let group = GROUPS.iter().find(|(name, _)| *name == word);
+    group.map(|(_, set)| *set).ok_or_else(|| PolicyError::Operation {
+        word: word.to_string(),
+        groups: GROUPS.map(|(name, _)| name).join(", "),
     })
 }
 

@@ -17,6 +17,7 @@
 //! as one file, beside the old one and then in its place, within a second of a change and when the policy ends. So a
 //! reader finds the state of one moment, whole; a killed FileWall loses at most the last second's counts.
 
+use super::error::{CountsError, PolicyError};
 use super::explain::{Question, Step};
 use super::home::Home;
 use super::rate::{Key, Per};
@@ -137,6 +138,8 @@ impl Counts {
     }
 }
 
+type Totals = HashMap<Key, Count, foldhash::fast::RandomState>;
+
 /// The dynamic context: the counts, and the thread that keeps them.
 #[derive(Debug)]
 struct Memory {
@@ -148,12 +151,12 @@ struct Memory {
 
 impl Memory {
     /// The counts as they were saved last; nothing is kept.
-    fn look(path: PathBuf) -> Result<Memory, String> {
+    fn look(path: PathBuf) -> Result<Memory, PolicyError> {
         let counts = Counts { all: load(&path)?, ..Counts::default() };
         Ok(Memory { counts: Arc::new(Mutex::new(counts)), path, stop: None, keeper: None })
     }
 
-    fn open(path: PathBuf) -> Result<Memory, String> {
+    fn open(path: PathBuf) -> Result<Memory, PolicyError> {
         let counts = Arc::new(Mutex::new(Counts { all: load(&path)?, ..Counts::default() }));
         // What cannot be written shall be known now, not after a day.
         save(&path, &counts)?;
@@ -175,7 +178,7 @@ impl Memory {
                     }
                 }
             })
-            .map_err(|error| format!("no thread for the counts: {error}"))?;
+            .map_err(|error| PolicyError::Thread { of: "the counts", error })?;
         Ok(Memory { counts, path, stop: Some(stop), keeper: Some(keeper) })
     }
 }
@@ -210,25 +213,27 @@ fn key_of(name: &str) -> Option<Key> {
     }
 }
 
-fn load(path: &Path) -> Result<HashMap<Key, Count, foldhash::fast::RandomState>, String> {
-    let wrong = |reason: String| {
-        format!("state file {}: {reason}; mend it, or delete it to count from 0", path.display())
-    };
+fn load(path: &Path) -> Result<Totals, PolicyError> {
+    read(path).map_err(|why| PolicyError::Counts { path: path.to_path_buf(), why })
+}
+
+fn read(path: &Path) -> Result<Totals, CountsError> {
     let bytes = match std::fs::metadata(path) {
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(HashMap::default()),
-        Err(error) => return Err(wrong(error.to_string())),
-        Ok(metadata) if metadata.len() > FILE_BYTES_MAX => return Err(wrong("it is too long".to_string())),
-        Ok(_) => std::fs::read(path).map_err(|error| wrong(error.to_string()))?,
+        Err(error) => return Err(error.into()),
+        Ok(metadata) if metadata.len() > FILE_BYTES_MAX => return Err(CountsError::TooLong),
+        Ok(_) => std::fs::read(path)?,
     };
-    let saved: Saved = serde_json::from_slice(&bytes).map_err(|error| wrong(error.to_string()))?;
-    let one = |(name, count): (String, Count)| {
-        key_of(&name).map(|key| (key, count)).ok_or_else(|| wrong(format!("'{name}' is nobody")))
+    let saved: Saved = serde_json::from_slice(&bytes)?;
+    let one = |(name, count): (String, Count)| match key_of(&name) {
+        Some(key) => Ok((key, count)),
+        None => Err(CountsError::Nobody(name)),
     };
     saved.into_iter().take(COUNTED_MAX).map(one).collect()
 }
 
 /// Writes all counts beside the old file, and puts them in its place.
-fn save(path: &Path, counts: &Mutex<Counts>) -> Result<(), String> {
+fn save(path: &Path, counts: &Mutex<Counts>) -> Result<(), PolicyError> {
     let saved: Saved = {
         let mut counts = lock(counts);
         counts.changed = false;
@@ -237,7 +242,7 @@ fn save(path: &Path, counts: &Mutex<Counts>) -> Result<(), String> {
     let text = serde_json::to_vec(&saved).map_err(std::io::Error::other);
     text.and_then(|text| weir_base::file::replace(path, &text, 0o644)).map_err(|error| {
         lock(counts).changed = true;
-        format!("state file {}: {error}", path.display())
+        PolicyError::file("state file", path)(error)
     })
 }
 
@@ -291,14 +296,14 @@ impl Quota {
     /// Checks and compiles a file; `before` is the dynamic context of the policy that it replaces.
     ///
     /// # Errors
-    /// What is wrong, as text.
+    /// What is wrong.
     pub fn compile(
         file: &QuotaFile,
         home: Home<'_>,
         before: Option<Arc<dyn Any + Send + Sync>>,
-    ) -> Result<Quota, String> {
+    ) -> Result<Quota, PolicyError> {
         if file.bytes.is_none() && file.names.is_none() {
-            return Err("say bytes, names, or both".to_string());
+            return Err(PolicyError::NoLimit { limits: "bytes, names" });
         }
         let path = home.folder.join(&file.state_file);
         let before = before.and_then(|before| before.downcast::<Memory>().ok());

@@ -4,6 +4,7 @@
 //! tokens, or answered with `NFS3ERR_JUKEBOX`, after which clients try again by themselves. An operation of a COMPOUND is one call,
 //! whatever it is for.
 
+use super::error::PolicyError;
 use super::explain::{Question, Step};
 use super::{Context, Policy, Verdict, does, ops};
 use crate::identity::Principal;
@@ -114,18 +115,16 @@ impl Rate {
     /// Checks and compiles a file; `before` is the dynamic context of the policy that it replaces.
     ///
     /// # Errors
-    /// What is wrong, as text.
-    pub fn compile(file: &RateFile, before: Option<Arc<dyn Any + Send + Sync>>) -> Result<Rate, String> {
+    /// What is wrong.
+    pub fn compile(file: &RateFile, before: Option<Arc<dyn Any + Send + Sync>>) -> Result<Rate, PolicyError> {
         if file.calls_per_s.is_none() && file.bytes_per_s.is_none() {
-            return Err("say calls-per-s, bytes-per-s, or both".to_string());
+            return Err(PolicyError::NoLimit { limits: "calls-per-s, bytes-per-s" });
         }
         if file.calls_per_s == Some(0) || file.bytes_per_s == Some(0) {
-            return Err("a rate of 0 lets nothing through; use a policy of kind 'access' to deny".to_string());
+            return Err(PolicyError::NoRate);
         }
         let burst_ms = file.burst_ms.unwrap_or(1000);
-        if !(1..=3_600_000).contains(&burst_ms) {
-            return Err(format!("burst-ms {burst_ms} is not between 1 and 3600000"));
-        }
+        PolicyError::between("burst-ms", burst_ms, 1, 3_600_000)?;
         Ok(Rate {
             per: file.per,
             calls_per_s: file.calls_per_s,

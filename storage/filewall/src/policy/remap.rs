@@ -3,6 +3,7 @@
 //!
 //! Credentials and attributes that are set are mapped on the way to the server, attributes that are shown on the way back.
 
+use super::error::PolicyError;
 use super::explain::{Question, Step};
 use super::{Context, Policy, Verdict};
 use crate::message::{Asked, Call, Reply};
@@ -44,9 +45,13 @@ struct Map {
 }
 
 impl Map {
-    fn compile(pairs: &BTreeMap<u32, u32>, others: Option<u32>, what: &str) -> Result<Map, String> {
+    fn compile(
+        pairs: &BTreeMap<u32, u32>,
+        others: Option<u32>,
+        what: &'static str,
+    ) -> Result<Map, PolicyError> {
         if pairs.len() > PAIRS_MAX {
-            return Err(format!("{} {what}; at most {PAIRS_MAX} are allowed", pairs.len()));
+            return Err(PolicyError::TooMany { count: pairs.len(), what, most: PAIRS_MAX });
         }
         let mut map = Map { others, ..Map::default() };
         for (client, server) in pairs {
@@ -78,14 +83,13 @@ impl Remap {
     /// Checks and compiles a file.
     ///
     /// # Errors
-    /// What is wrong, as text.
-    pub fn compile(file: &RemapFile) -> Result<Remap, String> {
+    /// What is wrong.
+    pub fn compile(file: &RemapFile) -> Result<Remap, PolicyError> {
         let clear = match &file.clear_mode {
             None => 0,
             Some(text) => {
-                u32::from_str_radix(text, 8).ok().filter(|bits| bits & !MODE_BITS == 0).ok_or_else(|| {
-                    format!("clear-mode '{text}' is no mode; write octal digits in quotes, such as \"6002\"")
-                })?
+                let bits = u32::from_str_radix(text, 8).ok().filter(|bits| bits & !MODE_BITS == 0);
+                bits.ok_or_else(|| PolicyError::Mode(text.clone()))?
             }
         };
         Ok(Remap {

@@ -8,6 +8,7 @@
 //! - The order of calls on one file is kept, and that of all calls that change something.
 //! - A WRITE waits for at most the window.
 
+use super::error::PolicyError;
 use super::explain::{Question, Step};
 use super::{Context, Policy, Verdict};
 use crate::message::Call;
@@ -51,13 +52,11 @@ impl Reorder {
     /// Checks a file.
     ///
     /// # Errors
-    /// What is wrong, as text.
-    pub fn compile(file: &ReorderFile) -> Result<Reorder, String> {
-        if file.window_us == 0 || file.window_us > WINDOW_US_MAX {
-            return Err(format!("window-us: {} is not from 1 to {WINDOW_US_MAX}", file.window_us));
-        }
+    /// What is wrong.
+    pub fn compile(file: &ReorderFile) -> Result<Reorder, PolicyError> {
+        PolicyError::between("window-us", file.window_us, 1, WINDOW_US_MAX)?;
         if file.long_bytes == 0 {
-            return Err("long-bytes: 0 would set every WRITE aside; give at least 1".to_string());
+            return Err(PolicyError::NoLength);
         }
         Ok(Reorder { long_bytes: file.long_bytes, window_us: file.window_us, long: AtomicU64::new(0) })
     }
@@ -104,7 +103,8 @@ mod tests {
     fn windows_and_lengths_have_limits() {
         let compile = |text: &str| {
             let file: ReorderFile = weir_document::read(text).map_err(|error| error.to_string())?;
-            Reorder::compile(&file).map(|policy| (policy.long_bytes, policy.window_us))
+            let policy = Reorder::compile(&file).map_err(|error| error.to_string())?;
+            Ok::<_, String>((policy.long_bytes, policy.window_us))
         };
         assert_eq!(compile("{}"), Ok((32 << 10, 5_000)));
         assert_eq!(compile("{long-bytes: 1000, window-us: 50}"), Ok((1000, 50)));

@@ -1,5 +1,6 @@
 //! Windows of the day and week (the paper's temporal access control).
 
+use super::error::PolicyError;
 use jiff::tz::TimeZone;
 use jiff::{Timestamp, civil::Weekday};
 use serde::Deserialize;
@@ -77,8 +78,8 @@ impl Window {
     /// Checks and compiles a window.
     ///
     /// # Errors
-    /// What is wrong, as text.
-    pub fn compile(file: &WindowFile) -> Result<Window, String> {
+    /// What is wrong.
+    pub fn compile(file: &WindowFile) -> Result<Window, PolicyError> {
         let days = file.days.iter().fold(0u8, |set, day| set | 1 << *day as u8);
         Ok(Window {
             from_minute: minute_of_day(&file.from)?,
@@ -98,8 +99,8 @@ impl Window {
     }
 }
 
-fn minute_of_day(text: &str) -> Result<u32, String> {
-    let wrong = || format!("'{text}' is no time of day; write HH:MM, such as 17:00");
+fn minute_of_day(text: &str) -> Result<u32, PolicyError> {
+    let wrong = || PolicyError::TimeOfDay(text.to_string());
     let (hours, minutes) = text.split_once(':').ok_or_else(wrong)?;
     let (hours, minutes): (u32, u32) =
         (hours.parse().map_err(|_| wrong())?, minutes.parse().map_err(|_| wrong())?);
@@ -110,27 +111,23 @@ fn minute_of_day(text: &str) -> Result<u32, String> {
 /// The time zone of a name (`Europe/Berlin`); the system's if there is none.
 ///
 /// # Errors
-/// What is wrong, as text.
-pub fn zone(name: Option<&str>) -> Result<TimeZone, String> {
+/// [`PolicyError::Zone`].
+pub fn zone(name: Option<&str>) -> Result<TimeZone, PolicyError> {
     match name {
         None => Ok(TimeZone::system()),
-        Some(name) => TimeZone::get(name).map_err(|_| {
-            format!(
-                "'{name}' is no time zone that this machine knows; write one such as Europe/Berlin or UTC"
-            )
-        }),
+        Some(name) => TimeZone::get(name).map_err(|_| PolicyError::Zone(name.to_string())),
     }
 }
 
 /// Reads a time such as `2026-11-21T18:00:00Z`, as milliseconds since the Unix epoch.
 ///
 /// # Errors
-/// What is wrong, as text.
-pub fn parse_unix_ms(text: &str) -> Result<u64, String> {
+/// [`PolicyError::Time`].
+pub fn parse_unix_ms(text: &str) -> Result<u64, PolicyError> {
     let time: Result<Timestamp, _> = text.parse();
     time.ok()
         .and_then(|time| u64::try_from(time.as_millisecond()).ok())
-        .ok_or_else(|| format!("'{text}' is no time; write one such as 2026-11-21T18:00:00Z"))
+        .ok_or_else(|| PolicyError::Time(text.to_string()))
 }
 
 #[cfg(test)]

@@ -13,7 +13,7 @@ use super::pending::{Entry, Overtaken, Question};
 use super::replies;
 use super::session::Session;
 use super::settle;
-use crate::message::{Asked, Call, PROBES_MAX, Probe, Reply, Told};
+use crate::message::{Asked, Call, PROBES_MAX, Probe, ProbeAnswer, Reply};
 use crate::metrics::Totals;
 use crate::policy::Chain;
 use crate::wire::answer;
@@ -159,11 +159,11 @@ impl Session {
                 let attributes =
                     found.object.and_then(|at| record.get(at..at + ATTRIBUTES_BYTES)?.try_into().ok());
                 let handle = found.handle.and_then(|span| Handle::new(span.of(record)));
-                Told { probe, status: found.status, handle, attributes }
+                ProbeAnswer { probe, status: found.status, handle, attributes }
             }
             Err(_) => {
                 Totals::count(&env.shared.totals.bad_replies_total);
-                Told { probe, status: Status::ServerFault.number(), handle: None, attributes: None }
+                ProbeAnswer { probe, status: Status::ServerFault.number(), handle: None, attributes: None }
             }
         };
         let Question::Overtaken(overtaken) = asked else {

@@ -351,7 +351,7 @@ impl Session {
         let answer = question.answer(record, read.then_some(&*env.results4), chain.identities());
         if let Some(course) = self.held.as_mut().and_then(|held| held.course.as_mut()) {
             match answer {
-                Answer4::Told(told) => course.told.push(told),
+                Answer4::Probe(told) => course.told.push(told),
                 Answer4::Parent(parent) => course.parent = Some(parent),
                 Answer4::Listed(status, bytes) => course.listed = Some((status, bytes)),
                 Answer4::UsedUp(status) => course.used_up = Some(status),

@@ -16,7 +16,7 @@ use super::inbox::Delivery;
 use super::names::{SessionKey, Ticket};
 use super::pending::{Pending, Question, remember};
 use crate::identity::Principal;
-use crate::message::{Asked, Call, Counted, Told};
+use crate::message::{Asked, Call, Counted, ProbeAnswer};
 use crate::metrics::Totals;
 use crate::policy::Chain;
 use crate::wire::nfs3::{Handle, Status};
@@ -74,7 +74,7 @@ pub struct Held {
     /// Its `maxcount` as the client gave it.
     pub maxcount: u32,
     /// What the server answered to its probes.
-    pub told: Vec<Told>,
+    pub told: Vec<ProbeAnswer>,
     /// What a policy wants to remember until the reply comes.
     pub note: u64,
     /// What quotas have counted for it.
@@ -419,7 +419,7 @@ impl Session {
                 continue;
             }
             if let Question::Own(probe) = entry.asked {
-                self.told(Told {
+                self.told(ProbeAnswer {
                     probe: *probe,
                     status: Status::Jukebox.number(),
                     handle: None,
@@ -459,7 +459,7 @@ impl Session {
     }
 
     /// The server has answered a probe of the call that is held; it goes on.
-    pub(super) fn told(&mut self, told: Told) {
+    pub(super) fn told(&mut self, told: ProbeAnswer) {
         if let Some(held) = &mut self.held {
             held.told.push(told);
             held.until_us = 0;

@@ -10,7 +10,7 @@
 //! What cannot be told apart: another client that has done the same in between. The answer is right for it too: what was asked
 //! for is so.
 
-use crate::message::{Asked, Call, Probe, Told};
+use crate::message::{Asked, Call, Probe, ProbeAnswer};
 use crate::wire::make::{Made, at};
 use crate::wire::nfs3::{Handle, Op, Status, ftype};
 use crate::wire::xdr::get_u32;
@@ -84,7 +84,7 @@ pub(super) fn settle(call: &Call<'_>) -> Settled {
 }
 
 /// True if what an operation is for is so: its name is gone, or there and of the kind that it makes.
-fn is_so(op: Op, gone: bool, told: &Told) -> bool {
+fn is_so(op: Op, gone: bool, told: &ProbeAnswer) -> bool {
     let made = match op {
         Op::Mkdir => Some(ftype::DIRECTORY),
         Op::Create => Some(ftype::REGULAR),
@@ -115,13 +115,13 @@ pub(super) fn overtaken(asked: &Asked, status: u32) -> Option<Probe> {
 }
 
 /// The results of a call that was overtaken by its first copy, as far as the second look shows that it was.
-pub(super) fn happened(op: Op, told: &Told) -> Option<Vec<u8>> {
+pub(super) fn happened(op: Op, told: &ProbeAnswer) -> Option<Vec<u8>> {
     let gone = matches!(op, Op::Remove | Op::Rmdir);
     is_so(op, gone, told).then(|| results(op, told))
 }
 
 /// Success, in the shape of an operation, without attributes of folders.
-fn results(op: Op, target: &Told) -> Vec<u8> {
+fn results(op: Op, target: &ProbeAnswer) -> Vec<u8> {
     let made = match op {
         Op::Remove | Op::Rmdir => Made::ok().u32(0).u32(0),
         Op::Rename => (0..4).fold(Made::ok(), |made, _| made.u32(0)),

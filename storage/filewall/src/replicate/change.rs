@@ -38,7 +38,7 @@ impl Router {
 
     /// The same; `None` if a change has overtaken it.
     fn try_resolve(&self, member: &Member, number: Number) -> Result<Option<Handle>, Lost> {
-        let since = self.turns.now();
+        let since = self.name_changes.now();
         let mut way = Vec::new();
         let mut at = number;
         let mut handle = loop {
@@ -60,7 +60,7 @@ impl Router {
         while let Some((number, folder, name)) = way.pop() {
             let answer = member.look(&handle, Some(&name))?;
             let found = answer.handle().and_then(Handle::new).filter(|_| answer.results.status == 0);
-            let quiet = || self.turns.quiet(folder, &name, since);
+            let quiet = || self.name_changes.quiet(folder, &name, since);
             let Some(found) = found else {
                 if !quiet() {
                     return Ok(None);
@@ -222,7 +222,7 @@ impl Router {
         for member in members.iter().filter(|member| member.state() == State::Behind) {
             member.missed().add(&keys, false);
         }
-        let _turn = self.turns.begin(asked.changed_names());
+        let _change = self.name_changes.begin(asked.changed_names());
         let outcomes = self.send(&live, ready, asked);
         let decided = self.decide(asked, &keys, outcomes);
         // Of its other names nobody has spoken: who has missed it finds it only by looking at all there are.

@@ -91,14 +91,14 @@ pub fn read_folder(member: &Member, folder: &Handle) -> Result<Vec<Item>, Lost> 
 impl Router {
     /// The listing of a folder.
     pub(super) fn listing(&self, group: usize, folder: Number) -> Result<Vec<Item>, Lost> {
-        let since = self.turns.now();
+        let since = self.name_changes.now();
         let read = |member: &Member| read_folder(member, &self.resolve(member, folder)?);
         let (member, mut items) = self.on_any(&self.groups[group], folder, read)?;
         let hidden = |name: &[u8]| self.redirects.get(&(folder, Box::from(name))).copied();
         items.retain(|item| hidden(&item.name).is_none());
         for item in &mut items {
             item.number = self.names.of(folder, &item.name)?;
-            let quiet = || self.turns.quiet(folder, &item.name, since);
+            let quiet = || self.name_changes.quiet(folder, &item.name, since);
             let at = (folder, &*item.name);
             // What a change has overtaken may be something else by now: the client looks it up.
             item.sure = match item.handle {

@@ -81,15 +81,15 @@ struct Slot {
 
 /// Changes of names: which are under way, and when each name was changed last.
 #[derive(Debug)]
-pub(super) struct Turns {
+pub(super) struct NameChanges {
     sequence: AtomicU64,
     slots: Vec<Slot>,
     hasher: foldhash::quality::FixedState,
 }
 
-impl Default for Turns {
+impl Default for NameChanges {
     fn default() -> Self {
-        Turns {
+        NameChanges {
             sequence: AtomicU64::new(1),
             slots: (0..SLOTS).map(|_| Slot::default()).collect(),
             hasher: foldhash::quality::FixedState::with_seed(SEED),
@@ -97,25 +97,25 @@ impl Default for Turns {
     }
 }
 
-impl Turns {
+impl NameChanges {
     fn slot(&self, folder: Number, name: &[u8]) -> usize {
         self.hasher.hash_one((folder, name)) as usize % SLOTS
     }
 
-    /// When it is, for [`Turns::quiet`].
+    /// When it is, for [`NameChanges::quiet`].
     pub(super) fn now(&self) -> u64 {
         self.sequence.load(Ordering::SeqCst)
     }
 
     /// Changes of names begin; they end with what comes back.
-    pub(super) fn begin<'n>(&self, names: impl Iterator<Item = (Number, &'n [u8])>) -> Turn<'_> {
+    pub(super) fn begin<'n>(&self, names: impl Iterator<Item = (Number, &'n [u8])>) -> NameChange<'_> {
         let slots: Vec<usize> = names.map(|(folder, name)| self.slot(folder, name)).collect();
         for slot in &slots {
             let slot = &self.slots[*slot];
             slot.open.fetch_add(1, Ordering::SeqCst);
             slot.last.store(self.sequence.fetch_add(1, Ordering::SeqCst) + 1, Ordering::SeqCst);
         }
-        Turn { turns: self, slots }
+        NameChange { changes: self, slots }
     }
 
     /// True if no change of a name was under way at `since` or later.
@@ -127,16 +127,16 @@ impl Turns {
 
 /// A change of names that is under way.
 #[derive(Debug)]
-pub(super) struct Turn<'t> {
-    turns: &'t Turns,
+pub(super) struct NameChange<'t> {
+    changes: &'t NameChanges,
     slots: Vec<usize>,
 }
 
-impl Drop for Turn<'_> {
+impl Drop for NameChange<'_> {
     fn drop(&mut self) {
         for slot in &self.slots {
-            let slot = &self.turns.slots[*slot];
-            slot.last.store(self.turns.sequence.fetch_add(1, Ordering::SeqCst) + 1, Ordering::SeqCst);
+            let slot = &self.changes.slots[*slot];
+            slot.last.store(self.changes.sequence.fetch_add(1, Ordering::SeqCst) + 1, Ordering::SeqCst);
             slot.open.fetch_sub(1, Ordering::SeqCst);
         }
     }
@@ -148,16 +148,16 @@ mod tests {
 
     #[test]
     fn what_a_change_has_overtaken_teaches_nothing() {
-        let turns = Turns::default();
-        let before = turns.now();
-        assert!(turns.quiet(1, b"a", before));
-        let turn = turns.begin([(1, &b"a"[..]), (2, b"b")].into_iter());
-        let during = turns.now();
-        assert!(!turns.quiet(1, b"a", before) && !turns.quiet(2, b"b", during));
-        assert!(turns.quiet(1, b"c", before), "another name");
-        drop(turn);
-        assert!(!turns.quiet(1, b"a", before) && !turns.quiet(1, b"a", during));
-        assert!(turns.quiet(1, b"a", turns.now()));
+        let changes = NameChanges::default();
+        let before = changes.now();
+        assert!(changes.quiet(1, b"a", before));
+        let change = changes.begin([(1, &b"a"[..]), (2, b"b")].into_iter());
+        let during = changes.now();
+        assert!(!changes.quiet(1, b"a", before) && !changes.quiet(2, b"b", during));
+        assert!(changes.quiet(1, b"c", before), "another name");
+        drop(change);
+        assert!(!changes.quiet(1, b"a", before) && !changes.quiet(1, b"a", during));
+        assert!(changes.quiet(1, b"a", changes.now()));
     }
 
     #[test]

@@ -55,7 +55,7 @@ use crate::wire::name;
 use arc_swap::ArcSwap;
 use book::{Book, Page};
 use hashbrown::HashMap;
-use locks::{Locks, Turns};
+use locks::{Locks, NameChanges};
 use missed::{Missed, Unsettled};
 use names::{Names, Number};
 use serde::Deserialize;
@@ -103,6 +103,48 @@ pub struct ReplicationFile {
     pub redirects: BTreeMap<String, String>,
 }
 
+/// Why servers are refused.
+#[derive(Debug, thiserror::Error)]
+pub enum ServersError {
+    /// A server that is none.
+    #[error(transparent)]
+    Server(#[from] Error),
+    /// A replica is given twice.
+    #[error("replicas: '{0}' is there twice")]
+    Twice(String),
+    /// There are too many.
+    #[error("more than {REPLICAS_MAX} replicas, or {GROUPS_MAX} folders elsewhere")]
+    TooMany,
+    /// A part of a folder's path is no name.
+    #[error("'{path}' has a part {part:?}: {why}")]
+    Part {
+        /// The path.
+        path: String,
+        /// The part.
+        part: String,
+        /// Why it is none.
+        why: name::Misnamed,
+    },
+    /// A path that is none of a folder below the export.
+    #[error("'{0}' is no folder below the export; write one such as /projects")]
+    NoFolder(String),
+    /// What cannot change while FileWall runs.
+    #[error("folders are redirected elsewhere only when FileWall begins anew")]
+    Redirects,
+    /// Nobody would have everything.
+    #[error("no replica that has everything would be left")]
+    NoneLeft,
+    /// Nobody has everything.
+    #[error("none of the servers that had everything is named ({live})")]
+    NoneWhole {
+        /// Those that had.
+        live: String,
+    },
+    /// Which replicas have everything cannot be written down.
+    #[error(transparent)]
+    Book(#[from] std::io::Error),
+}
+
 /// The servers that a policy names besides the first one.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Servers {
@@ -116,14 +158,14 @@ impl Servers {
     /// Checks a file.
     ///
     /// # Errors
-    /// What is wrong, as text.
-    pub fn compile(file: &ReplicationFile) -> std::result::Result<Servers, String> {
-        let server = |text: &String| text.parse::<Server>().map_err(|error| error.to_string());
+    /// What is wrong.
+    pub fn compile(file: &ReplicationFile) -> std::result::Result<Servers, ServersError> {
+        let server = |text: &String| text.parse::<Server>();
         let mut servers = Servers::default();
         for text in &file.replicas {
             let replica = server(text)?;
             if servers.replicas.contains(&replica) {
-                return Err(format!("replicas: '{text}' is there twice"));
+                return Err(ServersError::Twice(text.clone()));
             }
             servers.replicas.push(replica);
         }
@@ -132,22 +174,25 @@ impl Servers {
             servers.redirects.push((path.clone(), server(text)?));
         }
         if servers.replicas.len() >= REPLICAS_MAX || servers.redirects.len() >= GROUPS_MAX {
-            return Err(format!("more than {REPLICAS_MAX} replicas, or {GROUPS_MAX} folders elsewhere"));
+            return Err(ServersError::TooMany);
         }
         Ok(servers)
     }
 }
 
 /// The parts of a path below the export, and its last one.
-fn folder_of(path: &str) -> std::result::Result<(Vec<&str>, &str), String> {
+fn folder_of(path: &str) -> std::result::Result<(Vec<&str>, &str), ServersError> {
     let mut parts: Vec<&str> = path.split('/').filter(|part| !part.is_empty()).collect();
     for part in &parts {
-        name::check(part.as_bytes(), name::Use::Change)
-            .map_err(|why| format!("'{path}' has a part {part:?}: {why}"))?;
+        name::check(part.as_bytes(), name::Use::Change).map_err(|why| ServersError::Part {
+            path: path.to_string(),
+            part: part.to_string(),
+            why,
+        })?;
     }
     match parts.pop().filter(|_| path.starts_with('/')) {
         Some(last) => Ok((parts, last)),
-        None => Err(format!("'{path}' is no folder below the export; write one such as /projects")),
+        None => Err(ServersError::NoFolder(path.to_string())),
     }
 }
 
@@ -180,7 +225,7 @@ pub struct Router {
     names: Names,
     redirects: HashMap<(Number, Box<[u8]>), usize>,
     locks: Locks,
-    turns: Turns,
+    name_changes: NameChanges,
     /// Held where it is said who is behind.
     decision: Mutex<()>,
     unsettled: Mutex<Unsettled>,
@@ -211,9 +256,7 @@ impl Router {
     pub fn start(first: &Server, plan: &Plan) -> Result<(Arc<Router>, SocketAddr)> {
         let wrong = |reason: String| Error::Server { text: first.path.clone(), reason };
         if plan.replicas.len() >= REPLICAS_MAX || plan.redirects.len() >= GROUPS_MAX {
-            return Err(wrong(format!(
-                "more than {REPLICAS_MAX} replicas, or {GROUPS_MAX} folders elsewhere"
-            )));
+            return Err(wrong(ServersError::TooMany.to_string()));
         }
         let timeout = plan.answer_within.unwrap_or(server::TIMEOUT);
         let mut number = 0;
@@ -238,7 +281,7 @@ impl Router {
             .map_err(|error| Error::io(format!("open {}", plan.state_file.display()), error))?;
         let mut redirects = HashMap::new();
         for (at, (path, _)) in plan.redirects.iter().enumerate() {
-            let (parts, last) = folder_of(path).map_err(&wrong)?;
+            let (parts, last) = folder_of(path).map_err(|error| wrong(error.to_string()))?;
             let folder = parts.into_iter().try_fold(1, |folder, part| names.of(folder, part.as_bytes()));
             let folder = folder.map_err(|error| Error::io("write a number", error))?;
             redirects.insert((folder, last.as_bytes().into()), at + 1);
@@ -251,7 +294,7 @@ impl Router {
             names,
             redirects,
             locks: Locks::default(),
-            turns: Turns::default(),
+            name_changes: NameChanges::default(),
             decision: Mutex::default(),
             unsettled: Mutex::default(),
             verifier: AtomicU64::new(fresh()),
@@ -292,10 +335,10 @@ impl Router {
     /// dropped.
     ///
     /// # Errors
-    /// What cannot be, as text; nothing has changed then.
-    pub fn apply(&self, servers: &Servers) -> std::result::Result<(), String> {
+    /// What cannot be; nothing has changed then.
+    pub fn apply(&self, servers: &Servers) -> std::result::Result<(), ServersError> {
         if servers.redirects != self.folders {
-            return Err("folders are redirected elsewhere only when FileWall begins anew".to_string());
+            return Err(ServersError::Redirects);
         }
         // No change may be under way to some of the old ones and none of the new ones.
         let _alone = self.changes.write().unwrap_or_else(PoisonError::into_inner);
@@ -314,10 +357,10 @@ impl Router {
             })
             .collect();
         if after.iter().all(|member| member.state() == State::Behind) {
-            return Err("no replica that has everything would be left".to_string());
+            return Err(ServersError::NoneLeft);
         }
         self.groups[0].0.store(Arc::new(after));
-        self.note_states().map_err(|error| error.to_string())
+        Ok(self.note_states()?)
     }
 
     /// Why replicas are behind.
@@ -401,11 +444,11 @@ impl Router {
 /// Which replicas are behind, as it was written down.
 ///
 /// # Errors
-/// As text: none of them has everything.
-fn remember(members: &[Member], page: &Page) -> std::result::Result<(), String> {
+/// [`ServersError::NoneWhole`]: none of them has everything.
+fn remember(members: &[Member], page: &Page) -> std::result::Result<(), ServersError> {
     let live: Vec<&Member> = members.iter().filter(|member| page.live.contains(&member.name())).collect();
     let Some(first) = live.first() else {
-        return Err(format!("none of the servers that had everything is named ({})", page.live.join(", ")));
+        return Err(ServersError::NoneWhole { live: page.live.join(", ") });
     };
     // In the middle of changes each has something that others may not have: one of them counts, the first that answers.
     let counts = if page.changing && live.len() > 1 {

@@ -286,7 +286,7 @@ impl Router {
         let (folder, name) = (asked.numbers[0], asked.name(0));
         let mut locks = Vec::new();
         loop {
-            let since = self.turns.now();
+            let since = self.name_changes.now();
             let (member, mut answer) = self.look(&self.groups[group], asked)?;
             let found = answer.handle().and_then(Handle::new).filter(|_| answer.results.status == 0);
             let Some(found) = found else {
@@ -294,7 +294,7 @@ impl Router {
                 return Ok(());
             };
             let number = self.names.of(folder, name)?;
-            let quiet = || self.turns.quiet(folder, name, since);
+            let quiet = || self.name_changes.quiet(folder, name, since);
             if self.names.learn_at(number, (folder, name), member, &found, quiet) || !locks.is_empty() {
                 put_answer(head.xid, group, asked, &mut answer, number, out);
                 return Ok(());

@@ -25,22 +25,22 @@ impl App for Idle {
     }
 }
 
-fn label(text: &str) -> Label {
+pub(in crate::core) fn label(text: &str) -> Label {
     Label::new(text).unwrap()
 }
 
-fn identity(member: u32) -> KeyPair {
+pub(in crate::core) fn identity(member: u32) -> KeyPair {
     KeyPair::from_seed(&[member as u8; 32])
 }
 
-fn members(ids: impl IntoIterator<Item = u32>) -> Members {
+pub(in crate::core) fn members(ids: impl IntoIterator<Item = u32>) -> Members {
     ids.into_iter().map(|id| (id, identity(id).public())).collect()
 }
 
-type Secrets = BTreeMap<u32, MemberSecret>;
+pub(in crate::core) type Secrets = BTreeMap<u32, MemberSecret>;
 
 /// The steps of a whole round, and what its players have afterwards.
-fn steps(round: &Round, shares: &Secrets) -> (Vec<KeyStep>, GroupPublic, Secrets) {
+pub(in crate::core) fn steps(round: &Round, shares: &Secrets) -> (Vec<KeyStep>, GroupPublic, Secrets) {
     let mut players: BTreeMap<u32, Player> =
         round.players().keys().map(|id| (*id, Player::new(round.clone(), *id).unwrap())).collect();
     let (mut steps, mut ledger) = (vec![KeyStep::Begin(round.clone())], Ledger::new(round.clone()));

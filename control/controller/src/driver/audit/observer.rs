@@ -24,12 +24,26 @@ pub struct Observer {
     faults: Vec<(u64, Fault)>,
     /// How often each controller ordered what it may not.
     ordered: BTreeMap<SourceId, u64>,
+    /// What says under which key batches are signed until the group has one, where the domain was converted.
+    signed_before: Option<Record>,
 }
 
 impl Observer {
     /// For a keeper, if there is one.
     pub fn new(keeper: Option<Keeper>) -> Observer {
         Observer { keeper, ..Observer::default() }
+    }
+
+    /// With what says under which key batches are signed until the group has one.
+    pub fn signed_before(self, signed_before: Option<Record>) -> Observer {
+        Observer { signed_before, ..self }
+    }
+
+    /// The state that was taken over is one of a converted domain whose group has no key yet.
+    pub fn signs_as_before(&mut self) {
+        if let (Some(keeper), Some(record)) = (&self.keeper, self.signed_before.take()) {
+            keeper.seen(record);
+        }
     }
 
     /// The core took an entry of the order, and says this.

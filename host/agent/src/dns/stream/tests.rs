@@ -56,9 +56,9 @@ impl Endpoint {
         self.sockets.get_mut(handle)
     }
 
-    fn absorb(&mut self, turn: Turn) {
-        self.asked.extend(turn.queries);
-        for frame in turn.frames {
+    fn absorb(&mut self, output: Output) {
+        self.asked.extend(output.queries);
+        for frame in output.frames {
             let segment = parse_tcp(&frame).unwrap();
             assert_eq!((segment.source, segment.source_mac), (self.server, VNI.router_mac()));
             assert!(segment.packet.len() <= 1400);
@@ -86,8 +86,8 @@ impl Endpoint {
                 };
                 for _ in 0..copies {
                     let segment = parse_tcp(&frame).unwrap();
-                    let turn = self.streams.take(&self.metrics, &context(), &segment, self.now_ms);
-                    self.absorb(turn);
+                    let output = self.streams.take(&self.metrics, &context(), &segment, self.now_ms);
+                    self.absorb(output);
                 }
             }
         }
@@ -96,16 +96,16 @@ impl Endpoint {
     fn pass(&mut self, ms: u64) {
         for _ in 0..ms.div_ceil(TICK_MS) {
             self.now_ms += TICK_MS;
-            for (_, turn) in self.streams.tick(&self.metrics, self.now_ms) {
-                self.absorb(turn);
+            for (_, output) in self.streams.tick(&self.metrics, self.now_ms) {
+                self.absorb(output);
             }
             self.settle();
         }
     }
 
     fn answer(&mut self, to: &StreamId, bytes: &[u8]) {
-        let turn = self.streams.answer(&self.metrics, to, Some(bytes), self.now_ms);
-        self.absorb(turn);
+        let output = self.streams.answer(&self.metrics, to, Some(bytes), self.now_ms);
+        self.absorb(output);
         self.settle();
     }
 
@@ -303,8 +303,8 @@ fn fuzz_no_segment_breaks_anything() {
             let packet = segment(*port, rest);
             let frame = [&VNI.router_mac().0[..], &MAC.0, &[8, 0], &packet].concat();
             if let Ok(segment) = parse_tcp(&frame) {
-                let turn = endpoint.streams.take(&endpoint.metrics, &context(), &segment, endpoint.now_ms);
-                for (id, query) in turn.queries {
+                let output = endpoint.streams.take(&endpoint.metrics, &context(), &segment, endpoint.now_ms);
+                for (id, query) in output.queries {
                     endpoint.streams.answer(&endpoint.metrics, &id, Some(&query), endpoint.now_ms);
                 }
             }

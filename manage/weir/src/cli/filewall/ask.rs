@@ -116,7 +116,7 @@ impl Explain {
             let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
             return Ok(u64::try_from(since.as_millis()).unwrap_or(u64::MAX));
         };
-        policy::time::parse_unix_ms(text).map_err(Failure::Input)
+        policy::time::parse_unix_ms(text).map_err(|error| Failure::Input(error.to_string()))
     }
 }
 

@@ -10,8 +10,8 @@ use clap::Args;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use weir_monitor::audit::{self, Entry};
+use weir_monitor::controls;
 use weir_monitor::explain;
-use weir_monitor::levers;
 use weir_monitor::status::Status;
 
 /// `weir monitor check`
@@ -39,7 +39,7 @@ impl Check {
                 // That of a service comes and goes with it.
                 let named = common.cgroup.as_ref().filter(|_| policy.kind() != "service");
                 if let Some(folder) =
-                    named.map(|cgroup| levers::folder(cgroup)).filter(|folder| !folder.is_dir())
+                    named.map(|cgroup| controls::folder(cgroup)).filter(|folder| !folder.is_dir())
                 {
                     say!(
                         "  its cgroup {} is not on this host: a monitor starts only when it is",

@@ -5,17 +5,21 @@ use super::{Controlled, api_error, planes, ports, resources};
 use crate::roles::health;
 use std::collections::{BTreeMap, BTreeSet};
 use weir_api::ApiError;
-use weir_api::types::{ActuatorStatus, ClockOf, ClockStatus, LineView, StatusResponse};
+use weir_api::types::{ActuatorStatus, ClockOf, ClockStatus, ConductView, LineView, StatusResponse};
 use weir_apps::fabric;
+use weir_apps::orders::Conduct;
 use weir_base::ordered_time::State;
 use weir_controller::core::scheduler::{LineStatus, TargetStatus, WaitState, Waiting};
 use weir_model::Label;
 use weir_model::event::Role;
+use weir_store::Store;
 
 /// Most waiting updates looked at for the status.
 const WAITING_READ_MAX: usize = 10_000;
 /// Most waiting or refused lines told for a switch.
 const LINES_TOLD_MAX: usize = 20;
+/// How long what a host told of a controller is shown, milliseconds.
+const CONDUCT_SHOWN_MS: u64 = 86_400_000;
 /// Most ports without traffic told of a host.
 const PORTS_TOLD_MAX: usize = 100;
 
@@ -30,6 +34,7 @@ impl Controlled {
         let names = Names::of(&published.store);
         let open = status.actuators.iter().filter(|seen| seen.target.connected);
         let hosts: BTreeSet<Label> = open.map(|seen| seen.target.target.clone()).collect();
+        let members = self.group.as_ref().map(|group| group.numbers_by_session()).unwrap_or_default();
         let is_host = |known: &fabric::ActuatorStatus| known.facts.role == Role::Host;
         let hosts = fabric::actuators(&published.store)
             .filter(|known| is_host(known) && hosts.contains(&known.facts.name))
@@ -67,6 +72,7 @@ impl Controlled {
                     ports_down_total,
                     planes: planes::statuses_of(&published.store, &name),
                     health: health::view(&published.store, &name),
+                    conduct: conduct(&published.store, &name, published.now_ms, &members),
                     name: name.to_string(),
                 }
             })
@@ -111,6 +117,22 @@ fn line_view(line: LineStatus, names: &Names<'_>) -> LineView {
     let LineStatus { target, key, version, state, for_ms, length, older } = line;
     let waiting = Waiting { target, key, version, state };
     LineView { actuator: waiting.target.to_string(), update: explain(&waiting, names), for_ms, length, older }
+}
+
+/// What a host told of controllers in the last day; `members` are where hosts reach them.
+fn conduct(store: &Store, host: &Label, now_ms: u64, members: &BTreeMap<String, u64>) -> Vec<ConductView> {
+    let mut told = weir_apps::orders::conduct_of(store, host);
+    told.retain(|one| now_ms < one.told_ms.saturating_add(CONDUCT_SHOWN_MS));
+    told.sort_by_key(|one| std::cmp::Reverse(one.told_ms));
+    let view = |Conduct { report, told_ms }: Conduct| ConductView {
+        member: members.get(&report.controller).copied(),
+        address: report.controller,
+        sent: report.what.as_str().to_string(),
+        ended: report.ended,
+        forgeries: report.forgeries,
+        ago_ms: now_ms.saturating_sub(told_ms),
+    };
+    told.into_iter().map(view).collect()
 }
 
 /// A waiting update in words.

@@ -23,6 +23,9 @@
 //!     - { id: 1, replica: "192.0.2.10:7445", api: "192.0.2.10:7443", session: "192.0.2.10:7444" }
 //!     - { id: 2, replica: "192.0.2.11:7445", api: "192.0.2.11:7443", session: "192.0.2.11:7444" }
 //!     - { id: 3, replica: "192.0.2.12:7445", api: "192.0.2.12:7443", session: "192.0.2.12:7444" }
+//!   replaceAfterSeconds: 600            # a controller that most others have not heard of for so long is replaced by a spare; absent: none is
+//!   spares:                             # controllers that follow without a vote, the same on all; or 'weir group add --spare'
+//!     - { id: 4, replica: "192.0.2.13:7445", api: "192.0.2.13:7443", session: "192.0.2.13:7444" }
 //! ```
 //!
 //! With `order: bft` there are 4 founders or more, and each has its identity beside its addresses, as `weir group identity`
@@ -42,7 +45,9 @@ use serde::Deserialize;
 use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr};
 use std::path::{Path, PathBuf};
+use weir_controller::core::group::Spare;
 use weir_model::Label;
+use weir_model::group::SPARES_MAX;
 use weir_model::join::from_hex;
 use weir_model::operator::OperatorFacts;
 use weir_model::session::CONTROLLERS_MAX as MEMBERS_MAX;
@@ -52,6 +57,9 @@ use weir_raft::Timers;
 const CERTIFICATE_DAYS: std::ops::RangeInclusive<u32> = 1..=3650;
 /// Life of a host's certificate unless told otherwise, days.
 const CERTIFICATE_DAYS_DEFAULT: u32 = 90;
+
+/// Waits before a silent member is replaced that are allowed, seconds. One that is right is minutes: a machine restarts in less.
+const REPLACE_AFTER_SECONDS: std::ops::RangeInclusive<u64> = 5..=2_592_000;
 
 /// Sizes of the audit that are allowed, MiB; 0, for none, beside them.
 const AUDIT_MEBIBYTES: std::ops::RangeInclusive<u64> = 32..=1 << 20;
@@ -110,6 +118,12 @@ pub struct GivenGroup {
     /// Those who found the group.
     #[serde(default)]
     pub founders: Vec<GivenFounder>,
+    /// Controllers that follow without a vote, and take the place of one that is gone.
+    #[serde(default)]
+    pub spares: Vec<GivenFounder>,
+    /// After how long a member that is not heard is replaced by a spare, seconds.
+    #[serde(default)]
+    pub replace_after_seconds: Option<u64>,
     /// Whether it begins without being a member: an option of the command line.
     #[serde(skip)]
     pub joins: bool,
@@ -196,6 +210,10 @@ pub struct GroupConfig {
     pub joins: bool,
     /// Those who found the group; empty: it waits to be added.
     pub founders: BTreeMap<u64, MemberAddress>,
+    /// Controllers that follow without a vote.
+    pub spares: BTreeMap<u64, Spare>,
+    /// After how long a member that is not heard is replaced by a spare, milliseconds; 0: never.
+    pub replace_after_ms: u64,
     /// Where this controller is reached.
     pub own: MemberAddress,
 }
@@ -235,7 +253,16 @@ fn address_of(field: &str, text: &str) -> Result<SocketAddr, Failure> {
 }
 
 impl GivenGroup {
-    fn check(&self, advertise: IpAddr, api: SocketAddr, session: SocketAddr) -> Result<GroupConfig, Failure> {
+    /// Whole and checked.
+    ///
+    /// # Errors
+    /// The field, its value, and what is allowed.
+    pub fn check(
+        &self,
+        advertise: IpAddr,
+        api: SocketAddr,
+        session: SocketAddr,
+    ) -> Result<GroupConfig, Failure> {
         if !(1..=MEMBER_NUMBER_MAX).contains(&self.id) {
             return Err(wrong("group.id", self.id, format!("use 1 to {MEMBER_NUMBER_MAX}")));
         }
@@ -281,6 +308,16 @@ impl GivenGroup {
         let (wide, order) = (self.wide, self.order);
         let batch = self.batch.check()?;
         let joins = self.joins;
+        let spares = self.named_spares(&founders)?;
+        let after = self.replace_after_seconds;
+        if let Some(seconds) = after.filter(|seconds| !REPLACE_AFTER_SECONDS.contains(seconds)) {
+            return Err(wrong(
+                "group.replaceAfterSeconds",
+                seconds,
+                "use 5 to 2592000 seconds; leave it out for never",
+            ));
+        }
+        let replace_after_ms = 1_000 * after.unwrap_or_default();
         Ok(GroupConfig {
             id,
             listen,
@@ -293,8 +330,51 @@ impl GivenGroup {
             founder_keys,
             joins,
             founders,
+            spares,
+            replace_after_ms,
             own,
         })
+    }
+
+    /// The spares that are named, each at an address of its own.
+    fn named_spares(&self, founders: &BTreeMap<u64, MemberAddress>) -> Result<BTreeMap<u64, Spare>, Failure> {
+        let mut spares = BTreeMap::new();
+        for one in &self.spares {
+            let field = format!("group.spares: controller {}", one.id);
+            let (replica, api, session) = (one.replica.clone(), one.api.clone(), one.session.clone());
+            let address = MemberAddress { replica, api, session };
+            address.check().map_err(|error| Failure::Input(format!("{field}: {error}")))?;
+            if founders.contains_key(&one.id)
+                || founders.values().any(|known| known.replica == address.replica)
+            {
+                return Err(Failure::Input(format!(
+                    "{field}: it is a founder, or at the address of one: a spare is another controller"
+                )));
+            }
+            let key = match self.order {
+                Ordering::Raft => None,
+                Ordering::Bft => {
+                    let text = one.key.clone().unwrap_or_default();
+                    let allowed = "use the 64 hexadecimal digits that 'weir group identity --state DIRECTORY' prints on its machine";
+                    Some(
+                        from_hex::<32>(&text)
+                            .ok_or_else(|| wrong(&format!("{field}: key"), &text, allowed))?,
+                    )
+                }
+            };
+            let spare = Spare { key, address: address.to_string() };
+            if !(1..=MEMBER_NUMBER_MAX).contains(&one.id) || spares.insert(one.id, spare).is_some() {
+                return Err(wrong("group.spares", one.id, "each has a number of its own, 1 to 255"));
+            }
+        }
+        if spares.len() > SPARES_MAX {
+            return Err(wrong(
+                "group.spares",
+                spares.len(),
+                format!("a group has at most {SPARES_MAX} spares"),
+            ));
+        }
+        Ok(spares)
     }
 
     /// What a group that survives lies must have beside: enough members, each with a key of its own.

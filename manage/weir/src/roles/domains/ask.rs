@@ -114,7 +114,7 @@ impl Link {
                 }
             },
             Ok(Err(problem)) => {
-                self.problem = Some(problem);
+                self.problem = Some(problem.to_string());
                 Answer::Silent
             }
             Err(_) => Answer::Silent,

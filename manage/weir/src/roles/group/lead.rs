@@ -1,7 +1,7 @@
 //! Who leads, and what follows from it.
 
 use super::order::Replicated;
-use super::{Engine, Group, clocks, turns};
+use super::{Engine, Group, clocks, spares, turns};
 use crate::failure::Failure;
 use crate::roles::names::member_name;
 use crate::roles::state::State;
@@ -37,6 +37,7 @@ pub async fn watch(
     tokio::select! {
         () = led => Ok(()),
         () = clocks::tell(&group, handle.time()) => Ok(()),
+        () = spares::watch(&group, &handle) => Ok(()),
         stopped = follow_members(&group, &handle, &state, &context) => stopped,
     }
 }

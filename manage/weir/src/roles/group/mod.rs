@@ -25,6 +25,7 @@ mod everywhere;
 mod lead;
 mod order;
 mod signing;
+mod spares;
 mod start;
 mod turns;
 
@@ -32,12 +33,13 @@ pub use address::MemberAddress;
 pub use aside::keep;
 pub use everywhere::{STATE_EVERY, public as identity, secret};
 pub use lead::watch;
-pub use start::{Founding, found, open};
+pub use start::{BATCH_BYTES_MAX, Founding, found, open};
 
 use bytes::Bytes;
 use everywhere::Everywhere;
 use order::Replicated;
-use std::collections::BTreeSet;
+use spares::Watching;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use weir_admission::Door;
@@ -82,6 +84,8 @@ pub struct Group {
     door: Option<Arc<Door>>,
     /// Why this controller waits before an entry, if it does.
     aside: AsideInbox,
+    /// What it knows of the others beside the order.
+    watching: Arc<Watching>,
 }
 
 type Member = (u64, bool, MemberAddress);
@@ -202,6 +206,8 @@ fn of_raft(order: &Replicated) -> GroupStatus {
         failure: status.failure,
         full: status.full,
         cut_off,
+        suspicions: Vec::new(),
+        replaced: Vec::new(),
         signing: None,
     }
 }
@@ -250,6 +256,8 @@ fn of_bft(order: &Everywhere) -> GroupStatus {
         failure: status.failure,
         full: status.full,
         cut_off,
+        suspicions: Vec::new(),
+        replaced: Vec::new(),
         signing: None,
     }
 }
@@ -266,7 +274,7 @@ fn shown(members: impl Iterator<Item = Member>, known: impl Fn(u64) -> Known) ->
     let show = |(id, voter, address): Member| {
         let Known { lag, silent_ms, unreached } = known(id);
         let MemberAddress { replica, api, session } = address;
-        GroupMember { id, voter, replica, api, session, lag, silent_ms, unreached }
+        GroupMember { id, voter, replica, api, session, lag, silent_ms, unreached, spare: false }
     };
     let mut all: Vec<GroupMember> = members.map(show).collect();
     all.sort_by_key(|member| member.id);
@@ -286,9 +294,11 @@ impl Group {
 
     /// What the replica knows of itself and of the others.
     pub fn status(&self) -> GroupStatus {
-        let status = self.engine.status();
+        let mut status = self.engine.status();
+        (status.suspicions, status.replaced) = self.watched(&mut status.members);
         let held = self.aside.held().map(|held| (*held).clone());
-        GroupStatus { failure: status.failure.clone().or(held), ..status }
+        status.failure = status.failure.or(held);
+        status
     }
 
     /// Whose promises count must not change while an entry is waited for.
@@ -312,6 +322,11 @@ impl Group {
     /// Where hosts and gateways reach the members.
     pub fn sessions(&self) -> Vec<String> {
         self.addresses(|address| &address.session)
+    }
+
+    /// Numbers of the members, spares with them, by where hosts reach them.
+    pub fn numbers_by_session(&self) -> BTreeMap<String, u64> {
+        self.engine.members().into_iter().map(|(id, _, address)| (address.session, id)).collect()
     }
 
     /// The members with a vote as other domains know them, by number; `key` is what signs a member's events where some may crash only.
@@ -354,6 +369,10 @@ impl Group {
         }
         let id = member.id;
         self.is_free(id, &address)?;
+        if member.spare {
+            return self.add_as_spare(id, key.as_deref(), &address).await;
+        }
+        self.no_spare(id).await?;
         let order = match &self.engine {
             Engine::Raft(order) => order,
             Engine::Bft(order) => {
@@ -455,6 +474,9 @@ impl Group {
     /// Removes a controller.
     pub async fn remove(&self, id: u64) -> Result<(), ApiError> {
         self.is_free_to_change()?;
+        if self.is_spare(id) {
+            return self.remove_spare(id).await;
+        }
         match &self.engine {
             Engine::Raft(_) => self.change(Change::Remove { id }).await,
             Engine::Bft(order) => {
@@ -499,7 +521,7 @@ impl Group {
 }
 
 /// Whether somebody takes connections where a new controller is to be.
-async fn reach(id: u32, address: &MemberAddress) -> Result<(), ApiError> {
+pub(super) async fn reach(id: u32, address: &MemberAddress) -> Result<(), ApiError> {
     let connects = tokio::net::TcpStream::connect(&address.replica);
     let problem = match tokio::time::timeout(REACH_BOUND, connects).await {
         Ok(Ok(_)) => return Ok(()),

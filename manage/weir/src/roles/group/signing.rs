@@ -16,6 +16,7 @@ use std::time::{Duration, Instant};
 use weir_api::ApiError;
 use weir_api::types::GroupSigning;
 use weir_base::world::RealDisk;
+use weir_controller::core::keys::FIRST_OF;
 use weir_controller::driver::{ControllerHandle, Members, MembersThread, Peers, members};
 use weir_controller::quorum::kept::Kept;
 use weir_controller::quorum::{Input, Me, Quorum, Way};
@@ -121,6 +122,13 @@ impl Group {
     /// controller its own.
     pub async fn shares_dealt(&self, handle: &ControllerHandle, after: u64) -> Result<(), ApiError> {
         let Some(own) = &self.members else { return Ok(()) };
+        if handle.is_converted()
+            && handle.group_keys().key().is_none()
+            && self.engine.voters().len() < FIRST_OF
+        {
+            // The key from before signs until there are as many as a group has at least.
+            return Ok(());
+        }
         let until = Instant::now() + DEALING_BOUND;
         while Instant::now() < until {
             let keys = handle.group_keys();

@@ -3,6 +3,7 @@
 use super::aside::KeyOf;
 use super::order::{ByReplicaAddress, DIGEST_EVERY, Replicated};
 use super::signing::{self, ReplicaPeers};
+use super::spares::Watching;
 use super::{Engine, Group, clocks, everywhere};
 use crate::failure::Failure;
 use crate::roles::controller::config::{GroupConfig, Ordering};
@@ -28,7 +29,7 @@ use weir_raft::driver::{Identity, RaftEngine, TlsListener, TlsTransport, replica
 use weir_trust::identity::KeyPair;
 
 /// Largest batch, as that of a single controller.
-const BATCH_BYTES_MAX: u64 = 16 << 20;
+pub const BATCH_BYTES_MAX: u64 = 16 << 20;
 /// Largest frame between replicas.
 const FRAME_BYTES_MAX: usize = (BATCH_BYTES_MAX as usize) + (2 << 20);
 /// Says in the state directory of which group it is a member, and under which number.
@@ -148,6 +149,7 @@ pub fn open(
         time,
         aside: AsideInbox::default(),
         started: Arc::default(),
+        watching: Arc::new(Watching::new(config)),
     };
     Ok((founding, opening))
 }
@@ -159,6 +161,8 @@ fn prepare(config: &GroupConfig, state: &State, disk: RealDisk) -> Result<RaftOp
     settings.digest_every = DIGEST_EVERY;
     // Who is added is to vote.
     settings.promotes = true;
+    // But for spares, whom the order names.
+    settings.awaits_spares = true;
     let identity = identity(config, state)?;
     let listening = format!("listening on {}", config.listen);
     let listener = TcpListener::bind(config.listen).map_err(Failure::io(listening.clone()))?;
@@ -191,18 +195,23 @@ pub struct Opening {
     time: Arc<TimeKeeper>,
     aside: AsideInbox,
     started: Arc<OnceLock<Engine>>,
+    watching: Arc<Watching>,
 }
 
 impl Opening {
     /// Where the group will be after the start.
     pub fn group(&self) -> impl FnOnce() -> Option<Group> + use<> {
         let (started, own, members) = (self.started.clone(), self.own.clone(), self.members.clone());
+        let watching = self.watching.clone();
         let door = match &self.prepared {
             Prepared::Raft(ready) => Some(ready.listener.door()),
             Prepared::Bft(_) => None,
         };
         let aside = self.aside.clone();
-        move || started.get().map(|engine| Group { engine: engine.clone(), own, members, door, aside })
+        move || {
+            let engine = started.get()?.clone();
+            Some(Group { engine, own, members, door, aside, watching })
+        }
     }
 
     /// How this member sets entries aside together with the others, with its key; `key_of`: those of all where some may crash only.
@@ -250,16 +259,22 @@ impl Opening {
         let _first = self.started.set(engine.clone());
         let (members, time, aside) = (self.members, self.time, self.aside);
         let judges = members.clone();
-        let hears = move |from: u64, bytes: Bytes| match (Reading::decode(&bytes), &members) {
-            (Some(reading), _) => time.heard(from, reading),
-            (None, _) if aside.hear(from, &bytes) => {}
-            (None, Some(members)) => {
-                if let Ok(from) = u32::try_from(from) {
-                    members.input(quorum::Input::Peer { from, bytes: bytes.to_vec() });
-                }
+        let watching = self.watching;
+        let heard = watching.clone();
+        let hears = move |from: u64, bytes: Bytes| {
+            if heard.hears(from, &bytes) || aside.hear(from, &bytes) {
+                return;
             }
-            // Nobody signs with shares here: what is said of them is for nobody.
-            (None, None) => {}
+            match (Reading::decode(&bytes), &members) {
+                (Some(reading), _) => time.heard(from, reading),
+                (None, Some(members)) => {
+                    if let Ok(from) = u32::try_from(from) {
+                        members.input(quorum::Input::Peer { from, bytes: bytes.to_vec() });
+                    }
+                }
+                // Nobody signs with shares here: what is said of them is for nobody.
+                (None, None) => {}
+            }
         };
         match &engine {
             Engine::Raft(order) => order.engine().listen(Box::new(hears)),
@@ -268,6 +283,7 @@ impl Opening {
                 if let Some(judges) = judges {
                     order.engine().on_evidence(Box::new(move |evidence, convicted| {
                         let evidence = evidence.encode().to_vec();
+                        watching.votes(convicted.member, convicted.key, &evidence);
                         let votes = Contradiction { member: convicted.member, evidence };
                         judges.input(quorum::Input::Contradicted(Box::new(votes)));
                     }));

@@ -88,34 +88,59 @@ pub fn event(file: Option<File>) -> io::Result<Option<Event>> {
     file.map(|file| Event::offered(file.into())).transpose()
 }
 
+/// A number that is not taken.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum OfferError {
+    /// A queue has a length that none can have.
+    #[error("queue {index} has {size} descriptors: a power of two up to {QUEUE_SIZE_MAX} is right")]
+    QueueSize {
+        /// The queue.
+        index: u32,
+        /// Its length.
+        size: u32,
+    },
+    /// There is no such queue.
+    #[error("there are {count} queues, and {index} is not one of them")]
+    NoQueue {
+        /// The queue.
+        index: u32,
+        /// How many there are.
+        count: usize,
+    },
+    /// Features are wanted that were not offered.
+    #[error("features {unknown:#x} are wanted that were not offered")]
+    Features {
+        /// Those, as bits.
+        unknown: u64,
+    },
+}
+
 /// Number of descriptors of a queue.
 ///
 /// # Errors
-/// What is right.
-pub fn queue_size(index: u32, size: u32) -> Result<u16, String> {
+/// [`OfferError::QueueSize`].
+pub fn queue_size(index: u32, size: u32) -> Result<u16, OfferError> {
     let right = u16::try_from(size).ok().filter(|size| size.is_power_of_two() && *size <= QUEUE_SIZE_MAX);
-    right.ok_or_else(|| {
-        format!("queue {index} has {size} descriptors: a power of two up to {QUEUE_SIZE_MAX} is right")
-    })
+    right.ok_or(OfferError::QueueSize { index, size })
 }
 
 /// Number of a queue, of so many.
 ///
 /// # Errors
-/// There is none of that number.
-pub fn queue_index(index: u32, count: usize) -> Result<usize, String> {
+/// [`OfferError::NoQueue`].
+pub fn queue_index(index: u32, count: usize) -> Result<usize, OfferError> {
     let right = usize::try_from(index).ok().filter(|index| *index < count);
-    right.ok_or_else(|| format!("there are {count} queues, and {index} is not one of them"))
+    right.ok_or(OfferError::NoQueue { index, count })
 }
 
 /// Features that are wanted, of those that were offered.
 ///
 /// # Errors
-/// Others are wanted, too.
-pub fn features(wanted: u64, offered: u64) -> Result<u64, String> {
+/// [`OfferError::Features`].
+pub fn features(wanted: u64, offered: u64) -> Result<u64, OfferError> {
     match wanted & !offered {
         0 => Ok(wanted),
-        unknown => Err(format!("features {unknown:#x} are wanted that were not offered")),
+        unknown => Err(OfferError::Features { unknown }),
     }
 }
 

@@ -286,7 +286,7 @@ impl Speaker {
                 looked = Instant::now();
                 let device = self.device.lock().unwrap_or_else(PoisonError::into_inner);
                 if let Err(reason) = device.look_at_memory() {
-                    break reason;
+                    break reason.to_string();
                 }
             }
             if !is_said {

@@ -38,6 +38,21 @@ const ANEW_MAX: u32 = 4;
 /// See there.
 pub const ANEW_SPAN: Duration = Duration::from_secs(3600);
 
+/// The switch touched as much of lent memory first as it may for one port.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "the switch was the first to touch {} MiB of the lent memory and is charged for it, of {} MiB that this port may have: have \
+     the memory made beforehand (prealloc=on), or raise engine.guestTouchedBytesMax",
+    bytes >> 20,
+    most >> 20
+)]
+pub struct TooMuch {
+    /// What it touched, bytes.
+    pub bytes: u64,
+    /// What it may, bytes.
+    pub most: u64,
+}
+
 /// What all ports have touched first, of this process or of something else that counts apart.
 #[derive(Debug)]
 pub struct All {
@@ -154,7 +169,7 @@ impl Touched {
         let most = self.all.most_of_one(bytes);
         if bytes >= most && !is_made {
             self.all.refused.fetch_add(1, Relaxed);
-            return Err(wrong(too_much(bytes, most)));
+            return Err(wrong(TooMuch { bytes, most }.to_string()));
         }
         self.lent.store(memory.mapped_bytes(), Relaxed);
         Ok(())
@@ -168,8 +183,8 @@ impl Touched {
     /// Looks how much was touched.
     ///
     /// # Errors
-    /// As much as the port may, in words; its virtual machine is to go.
-    pub fn look(&self, memory: &Memory) -> Result<(), String> {
+    /// [`TooMuch`]; its virtual machine is to go.
+    pub fn look(&self, memory: &Memory) -> Result<(), TooMuch> {
         let mut state = self.state();
         let grown = memory.grown_bytes();
         // What a machine gave back it may have touched here again.
@@ -189,7 +204,7 @@ impl Touched {
             return Ok(());
         }
         self.all.refused.fetch_add(1, Relaxed);
-        Err(too_much(bytes, most))
+        Err(TooMuch { bytes, most })
     }
 }
 
@@ -200,13 +215,4 @@ fn charged() -> Option<u64> {
     let counted =
         std::fs::read_to_string(Path::new("/sys/fs/cgroup").join(group).join("memory.stat")).ok()?;
     counted.lines().find_map(|line| line.strip_prefix("shmem ")?.trim().parse().ok())
-}
-
-fn too_much(bytes: u64, most: u64) -> String {
-    format!(
-        "the switch was the first to touch {} MiB of the lent memory and is charged for it, of {} MiB that this port may have: have \
-         the memory made beforehand (prealloc=on), or raise engine.guestTouchedBytesMax",
-        bytes >> 20,
-        most >> 20
-    )
 }

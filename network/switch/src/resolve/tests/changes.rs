@@ -7,7 +7,7 @@
 
 use super::properties::{arbitrary_packet, arbitrary_update};
 use super::*;
-use crate::flow::{Again, Ingress, MissReason, Resolver};
+use crate::flow::{Again, Hop, Ingress, MissReason, Resolver};
 use crate::flowtable::{CompiledAction, CompiledHop, FlowStore, Tables};
 use crate::resolve::decision::{Arrival, Decision, Install, Track};
 use crate::slow::flows::FlowBook;
@@ -16,9 +16,9 @@ use std::collections::{BTreeSet, HashMap};
 use std::net::IpAddr;
 use std::sync::Arc;
 use weir_model::entry::{
-    RouteHop, ServiceEntry, TurnEntry, UnderlaysEntry, VirtualEntry, Vni, member_bucket,
+    RouteHop, Rule, ServiceEntry, TurnEntry, UnderlaysEntry, VirtualEntry, Vni, member_bucket,
 };
-use weir_model::resource::{Encapsulation, Protocol};
+use weir_model::resource::{Action as RuleAction, Direction, Encapsulation, Protocol};
 use weir_model::{Entry, Key, Update};
 use weir_packet::encap::Half;
 use weir_packet::key::FlowKey;
@@ -395,6 +395,52 @@ fn gateway_rig() -> Rig {
         gateways(&["192.0.2.100", "192.0.2.101"]),
     ]);
     Rig::new(switch)
+}
+
+/// Ways, not drops, of the flows that are there.
+fn ways(rig: &Rig, of: impl Fn(&Zone) -> bool) -> usize {
+    rig.noted.iter().filter(|((zone, _), action)| of(zone) && action.hop != Hop::Drop).count()
+}
+
+#[test]
+fn a_flow_from_behind_a_next_hop_hangs_on_the_hop() {
+    let mut rig = host_rig();
+    let silent =
+        Rule { targets: vec![label("web")], ..rule("no-web-out", Direction::Egress, RuleAction::Deny) };
+    let from_behind = udp((ip("172.16.0.1"), 79), (ip("10.0.0.5"), 80), 4);
+    let before = [
+        Input::Update(policy(1, 2, vec![allow_in("all", Protocol::Any, None), silent])),
+        Input::Update(route(1, "r", "172.16.0.0/12", RouteHop::Address(ip("10.0.0.9")))),
+        Input::Underlay(2, Half::Unsaid, from_behind),
+    ];
+    run(&mut rig, &before).unwrap();
+    let from_underlay = |zone: &Zone| matches!(zone, Zone::Underlay(..));
+    assert_eq!(ways(&rig, from_underlay), 1);
+    // Whom it comes from is here now, and may send nothing.
+    let comes = port(1, "b", 6, &["10.0.0.6", "10.0.0.9"], &["web"]);
+    run(&mut rig, &[Input::Update(comes)]).unwrap();
+    assert_eq!(ways(&rig, from_underlay), 0);
+}
+
+#[test]
+fn what_a_member_denies_hangs_on_the_member() {
+    let mut rig = host_rig();
+    let closed =
+        Rule { targets: vec![label("web")], ..rule("no-web-in", Direction::Ingress, RuleAction::Deny) };
+    let service = ServiceEntry { protocol: 17, port: 79, target_port: 80 };
+    let shop = VirtualEntry { name: label("shop"), services: vec![service], members: vec![ip("10.0.0.6")] };
+    let turn = TurnEntry { endpoint: label("b"), member: ip("10.0.0.6") };
+    let address = ip("8.8.8.8");
+    let before = [
+        Input::Update(policy(1, 2, vec![closed, allow_in("all", Protocol::Any, None)])),
+        Input::Update(put(2, Key::Virtual { vni: Vni(1), address }, Entry::Virtual(shop))),
+        Input::Update(put(2, Key::Turn { vni: Vni(1), client: ip("10.0.0.5"), address }, Entry::Turn(turn))),
+        Input::Port("a", 5, udp((ip("10.0.0.5"), 79), (address, 79), 4)),
+    ];
+    run(&mut rig, &before).unwrap();
+    assert_eq!((rig.noted.len(), ways(&rig, |_| true)), (1, 0));
+    run(&mut rig, &[Input::Update(port(1, "b", 6, &["10.0.0.6"], &[]))]).unwrap();
+    assert!(rig.noted.is_empty(), "its next packet opens a connection");
 }
 
 proptest! {

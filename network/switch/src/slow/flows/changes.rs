@@ -102,16 +102,20 @@ impl FlowBook {
                     }
                 }
                 Invalidate::Port(port) => take_of(&On::Port(*port), &|_, _| true),
-                Invalidate::Address(vni, ip) => take_of(&On::Address(*vni, (*ip).into()), &|_, _| true),
+                Invalidate::Address(vni, ip) => {
+                    take_of(&On::Address(*vni, (*ip).into()), &|_, _| true);
+                    take_of(&On::Any(*vni), &|_, _| true);
+                }
                 Invalidate::Route(vni, prefix) => {
                     for address in dependents.addresses(*vni, range_of(prefix)) {
                         let ip = IpAddr::from(address);
                         let is_covered = mind.route_bits(*vni, ip).unwrap_or(0) > prefix.prefix_len();
                         if ip.is_ipv4() == prefix.addr().is_ipv4() && !is_covered {
                             // What leads to a next hop is another route.
-                            take_of(&On::Address(*vni, address), &|_, place| place != NEXT_HOP);
+                            take_of(&On::Address(*vni, address), &|_, place| !NEXT_HOP.contains(&place));
                         }
                     }
+                    take_of(&On::Any(*vni), &|_, _| true);
                 }
                 Invalidate::Gateways { come, gone } => {
                     for gateway in gone {

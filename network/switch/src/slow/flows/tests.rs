@@ -179,9 +179,10 @@ fn what_hangs_on_a_change_is_found_and_decided_again_once() {
     let mut world = world();
     let (a, b) = (key("10.0.0.1", "10.0.0.2"), key("10.0.0.3", "10.0.0.4"));
     let mut translated = action(Hop::External);
+    translated.hangs.others[1] = Some(ip("203.0.113.7"));
     translated.nat = Some(Nat { source: Some((ip("203.0.113.7"), 99)), destination: None });
     let mut behind = action(to(1));
-    behind.hangs.next_hop = Some(ip("10.0.0.9"));
+    behind.hangs.next_hops[2] = Some(ip("10.0.0.9"));
     let fill = |world: &mut World| {
         world.install(&from("192.0.2.1", 1), &a, &action(Hop::Port(1)));
         world.install(&from("192.0.2.1", 1), &b, &translated);

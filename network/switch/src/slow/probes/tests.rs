@@ -140,3 +140,22 @@ proptest! {
         prop_assert!(world.silent().is_empty());
     }
 }
+
+/// A process that takes over sends nothing to a gateway that was silent, and finds one that dies in the same time.
+#[test]
+fn what_is_known_goes_over() {
+    let mut world = World::of(&[1, 2, 3]);
+    world.run(3000, &[1, 2, 3]);
+    world.run(DETECTED_MS, &[1, 3]);
+    let known = world.probes.carried();
+    assert_eq!(known, [(place(1), false), (place(2), true), (place(3), false)]);
+    let mut other = World::of(&[1, 2, 3, 4]);
+    other.probes.carry(&known);
+    // One that is not in force here any more is nothing.
+    other.probes.carry(&[(place(9), true)]);
+    assert_eq!(other.silent(), [place(2)]);
+    other.run(DETECTED_MS + INTERVAL_MS, &[1]);
+    assert_eq!(other.silent(), [place(2), place(3)], "the fourth never answered, and has more time");
+    other.run(60_000, &[1, 2, 3, 4]);
+    assert!(other.silent().is_empty());
+}

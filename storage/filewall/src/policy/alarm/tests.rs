@@ -105,7 +105,7 @@ fn renamed(chain: &Chain, uid: u32, file: u32, there: bool) -> bool {
             _ => there.then(|| Handle::new(b"the original")).flatten(),
         };
         let status = if handle.is_some() { 0 } else { Status::Noent.number() };
-        call.told.push(crate::message::Told { probe, status, handle, attributes: None });
+        call.told.push(crate::message::ProbeAnswer { probe, status, handle, attributes: None });
     }
 }
 

@@ -73,7 +73,7 @@ fn a_key_is_made_once_and_only_for_its_owner() {
     std::fs::write(folder.path().join("key"), b"short").unwrap();
     for keeps in [true, false] {
         let home = Home { folder: folder.path(), keeps };
-        assert!(Handles::compile(&file, home).unwrap_err().contains("less than 32 bytes"));
+        assert!(Handles::compile(&file, home).unwrap_err().to_string().contains("less than 32 bytes"));
     }
 }
 

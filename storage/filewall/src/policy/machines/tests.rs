@@ -11,5 +11,10 @@ fn one_machine_more_must_wait_until_another_is_idle() {
     assert!(at(3, 11), "the second has been idle for ten seconds");
     assert!(!at(2, 12));
     assert!(policy.admits(1002, [10, 0, 0, 9].into(), 0), "another user");
-    assert!(Machines::compile(&MachinesFile { limit: 0, idle_s: 10 }, None).unwrap_err().contains("limit 0"));
+    assert!(
+        Machines::compile(&MachinesFile { limit: 0, idle_s: 10 }, None)
+            .unwrap_err()
+            .to_string()
+            .contains("limit 0")
+    );
 }

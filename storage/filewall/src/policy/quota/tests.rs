@@ -55,7 +55,7 @@ fn counts_outlive_the_process_and_a_damaged_file_is_named() {
         period: Period::Ever,
         state_file: path.clone(),
     };
-    let wrong = Quota::compile(&file, Home::kept(folder.path()), None).unwrap_err();
+    let wrong = Quota::compile(&file, Home::kept(folder.path()), None).unwrap_err().to_string();
     assert!(wrong.contains("counts.json") && wrong.contains("delete it"), "{wrong}");
     let nowhere = QuotaFile { state_file: PathBuf::from("missing/counts"), ..file };
     assert!(
@@ -167,7 +167,7 @@ fn what_a_later_policy_denies_is_not_counted() {
 
 #[test]
 fn a_length_that_is_set_counts_as_what_the_file_grows_by() {
-    use crate::message::Told;
+    use crate::message::ProbeAnswer;
     use crate::policy::Outcome;
     let chain = chain("kind: quota\nper: user\nbytes: 1000\nperiod: day\nstate-file: counts\n");
     let grow = |size: u64| {
@@ -192,7 +192,7 @@ fn a_length_that_is_set_counts_as_what_the_file_grows_by() {
         let mut call = Call::new(&mut record, bytes, head, found, &caller, crate::message::Now::default());
         assert!(matches!(chain.request(&mut call, 0, 0), Outcome::Ask { .. }));
         let probe = *call.probe.take().unwrap();
-        call.told.push(Told { probe, status: 0, handle: None, attributes: Some(attributes(now)) });
+        call.told.push(ProbeAnswer { probe, status: 0, handle: None, attributes: Some(attributes(now)) });
         matches!(chain.request(&mut call, 0, 0), Outcome::Forward { .. })
     };
     assert!(told(900, 100), "800 more");

@@ -6,6 +6,8 @@
 //!   at all, then changes what is in memory. So a kill at any time loses nothing that was acknowledged, and half of nothing.
 //! - One process has the file: it is locked.
 
+use super::error::StateError;
+use crate::policy::error::PolicyError;
 use crate::policy::ops;
 use crate::wire::nfs3::{Handle, OPS, Op};
 use arc_swap::ArcSwap;
@@ -164,6 +166,20 @@ impl Tables {
     }
 }
 
+/// Why a text that is written to a shadow file is refused.
+#[derive(Debug, thiserror::Error)]
+pub enum ShadowError {
+    /// A line says who, and not what.
+    #[error("'{0}' names no operation")]
+    NoOperation(String),
+    /// A line says who, and there is nobody like that.
+    #[error("'{0}' is no role, and neither OWNER, nobody nor policy")]
+    NoRole(String),
+    /// A word is no operation.
+    #[error(transparent)]
+    Operation(#[from] PolicyError),
+}
+
 /// Tables and their journal.
 #[derive(Debug)]
 pub struct Context {
@@ -176,14 +192,12 @@ impl Context {
     /// Opens the journal, or makes it.
     ///
     /// # Errors
-    /// What is wrong, as text.
-    pub fn open(path: &Path) -> Result<Context, String> {
-        let shown = path.display();
-        let wrong = |error: std::io::Error| format!("state file {shown}: {error}");
+    /// What is wrong.
+    pub fn open(path: &Path) -> Result<Context, StateError> {
+        let wrong = |error| StateError::File { path: path.to_path_buf(), error };
         let lock = std::fs::OpenOptions::new().create(true).append(true).open(path.with_extension("lock"));
         let lock = lock.map_err(wrong)?;
-        lock.try_lock()
-            .map_err(|error| format!("state file {shown} is used by another process ({error})"))?;
+        lock.try_lock().map_err(|error| StateError::Taken { path: path.to_path_buf(), error })?;
         let (mut journal, records) = Journal::open(path).map_err(wrong)?;
         let (count, tables) = (records.len(), read(path, &records)?);
         if count > RECORDS_MAX {
@@ -198,12 +212,12 @@ impl Context {
     /// What a journal says that another process may have; nothing can be changed.
     ///
     /// # Errors
-    /// What is wrong, as text.
-    pub fn look(path: &Path) -> Result<Context, String> {
+    /// What is wrong.
+    pub fn look(path: &Path) -> Result<Context, StateError> {
         let records = match Journal::follow(path) {
             Ok((_, records)) => records,
             Err(error) if error.kind() == std::io::ErrorKind::NotFound => Vec::new(),
-            Err(error) => return Err(format!("state file {}: {error}", path.display())),
+            Err(error) => return Err(StateError::File { path: path.to_path_buf(), error }),
         };
         Ok(Context { journal: Mutex::default(), tables: ArcSwap::from_pointee(read(path, &records)?) })
     }
@@ -216,28 +230,27 @@ impl Context {
     /// Makes changes: all of them, or none.
     ///
     /// # Errors
-    /// What is wrong, as text; nothing has changed then.
-    pub fn commit(&self, changes: &[Change]) -> Result<(), String> {
+    /// What is wrong; nothing has changed then.
+    pub fn commit(&self, changes: &[Change]) -> Result<(), StateError> {
         let mut journal = self.journal.lock().unwrap_or_else(PoisonError::into_inner);
-        let Some((journal, _)) = &mut *journal else { return Err("it is only looked at".to_string()) };
+        let Some((journal, _)) = &mut *journal else { return Err(StateError::Looked) };
         let mut tables = (**self.tables.load()).clone();
         changes.iter().for_each(|change| tables.apply(change));
         if tables.files.len() > FILES_MAX {
-            return Err(format!("permissions of more than {FILES_MAX} files"));
+            return Err(StateError::TooMany { most: FILES_MAX });
         }
-        let record = serde_json::to_vec(changes).map_err(|error| error.to_string())?;
-        journal.append(&[record]).and_then(|()| journal.sync()).map_err(|error| error.to_string())?;
+        let record = serde_json::to_vec(changes).map_err(std::io::Error::from)?;
+        journal.append(&[record]).and_then(|()| journal.sync())?;
         self.tables.store(Arc::new(tables));
         Ok(())
     }
 }
 
-fn read(path: &Path, records: &[Vec<u8>]) -> Result<Tables, String> {
+fn read(path: &Path, records: &[Vec<u8>]) -> Result<Tables, StateError> {
     let mut tables = Tables::default();
     for record in records {
-        let changes: Vec<Change> = serde_json::from_slice(record).map_err(|error| {
-            format!("state file {}: a record that cannot be read ({error})", path.display())
-        })?;
+        let changes: Vec<Change> = serde_json::from_slice(record)
+            .map_err(|error| StateError::Record { path: path.to_path_buf(), error })?;
         changes.iter().for_each(|change| tables.apply(change));
     }
     Ok(tables)
@@ -246,12 +259,12 @@ fn read(path: &Path, records: &[Vec<u8>]) -> Result<Tables, String> {
 /// Reads the text that is written to a shadow file: on each line operations, or a group of them, and who may do them.
 ///
 /// # Errors
-/// What is wrong, as text.
+/// What is wrong.
 pub fn shadow_changes(
     file: &[u8],
     text: &str,
     is_role: impl Fn(&str) -> bool,
-) -> Result<Vec<Change>, String> {
+) -> Result<Vec<Change>, ShadowError> {
     let mut changes = Vec::new();
     // What the file shows of itself, with its remarks, may be written back.
     let bare = |line: &str| line.split('#').next().unwrap_or_default().trim().to_string();
@@ -264,9 +277,9 @@ pub fn shadow_changes(
         let grant = words
             .pop()
             .filter(|_| !words.is_empty())
-            .ok_or_else(|| format!("'{line}' names no operation"))?;
+            .ok_or_else(|| ShadowError::NoOperation(line.clone()))?;
         if matches!(Grant::of(grant), Grant::Role(_)) && !is_role(grant) {
-            return Err(format!("'{grant}' is no role, and neither OWNER, nobody nor policy"));
+            return Err(ShadowError::NoRole(grant.to_string()));
         }
         let words: Vec<String> = words.into_iter().map(str::to_string).collect();
         let set = ops::parse(&words)?;

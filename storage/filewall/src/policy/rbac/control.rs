@@ -18,19 +18,21 @@
 //!   they write.
 //! - What was written is on the disk before it is acknowledged.
 
+use super::Rbac;
 use super::nodes::Node;
-use super::objects::Object;
-use super::sessions::Session;
-use super::{Judged, Rbac};
-use crate::identity::Principal;
-use crate::message::{Asked, Call, Extra, Reply};
-use crate::places::Zones;
+use crate::message::Call;
+use crate::policy::error::PolicyError;
 use crate::policy::{Context as Core, Verdict};
 use crate::wire::make::{Attributes, Made};
 use crate::wire::name;
 use crate::wire::nfs3::{ATTRIBUTES_BYTES, Handle, NAME_BYTES_MAX, Op, Status, access};
 use std::hash::{BuildHasher, Hasher};
 use std::sync::atomic::Ordering;
+
+mod mirror;
+mod shown;
+
+use shown::Shown;
 
 /// Beginning of virtual handles. A server whose handles begin like that has not been seen.
 const MAGIC: [u8; 8] = *b"\xf1weirVCN";
@@ -54,24 +56,6 @@ pub struct Control {
     seed: foldhash::quality::FixedState,
 }
 
-/// What an object shows.
-struct Shown {
-    node: Node,
-    /// Empty for a folder.
-    text: Vec<u8>,
-    owner: u32,
-    group: u32,
-    mode: u32,
-    folder: bool,
-    version: u32,
-}
-
-/// For replies, which do not say when their calls came.
-fn unix_ms() -> u64 {
-    let since = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap_or_default();
-    u64::try_from(since.as_millis()).unwrap_or(u64::MAX)
-}
-
 /// True for the handle of a virtual object.
 pub(super) fn makes_up(handle: &[u8]) -> bool {
     handle.starts_with(&MAGIC)
@@ -92,10 +76,10 @@ impl Control {
     /// Checks the folder's name.
     ///
     /// # Errors
-    /// What is wrong, as text.
-    pub fn compile(name: &str) -> Result<Control, String> {
+    /// [`PolicyError::Control`].
+    pub fn compile(name: &str) -> Result<Control, PolicyError> {
         name::check(name.as_bytes(), name::Use::Change)
-            .map_err(|why| format!("control: {name:?} is no name of a folder: {why}"))?;
+            .map_err(|why| PolicyError::Control { name: name.to_string(), why })?;
         let since = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap_or_default();
         let boot = crate::proxy::server::random();
         Ok(Control {
@@ -192,11 +176,6 @@ impl Control {
         self.found(call, top, object.fsid)
     }
 
-    fn shown_folder(&self, node: Node, names: &str) -> Shown {
-        let version = self.hash(&[names.as_bytes()]);
-        Shown { node, text: Vec::new(), owner: 0, group: 0, mode: 0o555, folder: true, version }
-    }
-
     fn fileid(&self, node: Node, version: u32) -> u64 {
         let (kind, number, role) = node.parts();
         self.seed.hash_one((kind, number, role, version)) | 1 << 63
@@ -223,128 +202,6 @@ impl Control {
             return reply(call, made.u32(0).u32(0));
         }
         reply(call, Made::ok().opaque(handle.as_bytes()).after(Some(&attributes)).after(None))
-    }
-
-    /// What a virtual object other than a mirrored one shows to a caller.
-    fn show(&self, rbac: &Rbac, node: Node, caller: &Principal, unix_ms: u64) -> Result<Shown, Verdict> {
-        let (assignment, context) = (&rbac.assignment, &rbac.kept.context);
-        let lattice = &assignment.lattice;
-        let moment = assignment.moment(unix_ms);
-        let file = |text: String, owner: u32, mode: u32| {
-            let version = self.hash(&[text.as_bytes()]);
-            Shown { node, text: text.into_bytes(), owner, group: 0, mode, folder: false, version }
-        };
-        let lines =
-            |names: &mut dyn Iterator<Item = &str>| names.map(|name| format!("{name}\n")).collect::<String>();
-        let role = |role: u16| {
-            if usize::from(role) < lattice.len() { Ok(usize::from(role)) } else { refuse(Status::Stale) }
-        };
-        Ok(match node {
-            Node::UserControl(uid) if uid == caller.uid => {
-                let session = rbac.session(caller, unix_ms);
-                file(lines(&mut lattice.names(session.active)), uid, 0o600)
-            }
-            Node::UserControl(uid) => {
-                let line = |(address, session): (std::net::IpAddr, Session)| {
-                    let names: Vec<&str> = lattice.names(session.active).collect();
-                    format!("{address} {}\n", names.join(" "))
-                };
-                file(rbac.kept.sessions.of(uid).into_iter().map(line).collect(), uid, 0o600)
-            }
-            Node::UserRole(uid, number) => {
-                let active =
-                    uid == caller.uid && rbac.session(caller, unix_ms).active & 1 << role(number)? != 0;
-                if assignment.available(uid, context, &moment) & 1 << role(number)? == 0 {
-                    return refuse(Status::Stale);
-                }
-                file(if active { "active\n" } else { "available\n" }.to_string(), uid, 0o444)
-            }
-            Node::RoleControl(_) => file(String::new(), 0, 0o600),
-            Node::RoleMembers(number) => {
-                let number = role(number)?;
-                let mut names: Vec<&str> = assignment
-                    .users()
-                    .filter(|(uid, _)| assignment.assigned(*uid, context) & 1 << number != 0)
-                    .map(|(_, name)| name)
-                    .collect();
-                names.sort_unstable();
-                file(lines(&mut names.into_iter()), 0, 0o444)
-            }
-            Node::RoleInherits(number) => {
-                let number = role(number)?;
-                let set = lattice.closed(1 << number) & !(1 << number);
-                file(lines(&mut lattice.names(set)), 0, 0o444)
-            }
-            folder => {
-                let names: Vec<String> =
-                    self.children(rbac, folder, unix_ms, false)?.into_iter().map(|(name, _)| name).collect();
-                self.shown_folder(folder, &names.join("/"))
-            }
-        })
-    }
-
-    /// Names in a virtual folder other than a mirrored one.
-    fn children(
-        &self,
-        rbac: &Rbac,
-        node: Node,
-        unix_ms: u64,
-        four: bool,
-    ) -> Result<Vec<(String, Node)>, Verdict> {
-        let assignment = &rbac.assignment;
-        let lattice = &assignment.lattice;
-        let number = |role: usize| u16::try_from(role).unwrap_or(u16::MAX);
-        Ok(match node {
-            Node::Top => {
-                let mut all = vec![("users".to_string(), Node::Users), ("roles".to_string(), Node::Roles)];
-                if let Some(root) = rbac.root(four) {
-                    all.push(("shadow".to_string(), Node::Shadow(rbac.kept.shadows.number(&root))));
-                }
-                all
-            }
-            Node::Users => {
-                let mut users: Vec<_> =
-                    assignment.users().map(|(uid, name)| (name.to_string(), Node::User(uid))).collect();
-                users.sort_by(|a, b| a.0.cmp(&b.0));
-                users
-            }
-            Node::User(uid) => {
-                let set = assignment.available(uid, &rbac.kept.context, &assignment.moment(unix_ms));
-                let roles = lattice
-                    .members(set)
-                    .map(|role| (lattice.name(role).to_string(), Node::UserRole(uid, number(role))));
-                std::iter::once(("ctrl".to_string(), Node::UserControl(uid))).chain(roles).collect()
-            }
-            Node::Roles => (0..lattice.len())
-                .map(|role| (lattice.name(role).to_string(), Node::Role(number(role))))
-                .collect(),
-            Node::Role(role) => vec![
-                ("ctrl".to_string(), Node::RoleControl(role)),
-                ("members".to_string(), Node::RoleMembers(role)),
-                ("inherits".to_string(), Node::RoleInherits(role)),
-            ],
-            _ => return refuse(Status::Notdir),
-        })
-    }
-
-    /// What the mirror of an object shows.
-    fn shadow(&self, rbac: &Rbac, real: &Handle, object: &Object, zones: &Zones, unix_ms: u64) -> Shown {
-        let node = Node::Shadow(rbac.kept.shadows.number(real));
-        if object.folder {
-            return Shown {
-                node,
-                text: Vec::new(),
-                owner: object.uid,
-                group: object.gid,
-                mode: 0o555,
-                folder: true,
-                version: 0,
-            };
-        }
-        let grants = rbac.grants(real.as_bytes());
-        let text = rbac.shadow_text(object, grants.as_deref(), zones, unix_ms).into_bytes();
-        let version = self.hash(&[&text]);
-        Shown { node, text, owner: object.uid, group: object.gid, mode: 0o644, folder: false, version }
     }
 
     /// A call on a virtual object.
@@ -590,99 +447,6 @@ impl Control {
             Op::Commit => reply(call, Made::ok().change(&attributes).u64(0)),
             Op::Lookup | Op::Readdir | Op::Readdirplus => refuse(Status::Notdir),
             _ => refuse(Status::Acces),
-        }
-    }
-
-    /// A call on a folder of the mirror.
-    fn in_mirror(
-        &self,
-        rbac: &Rbac,
-        call: &mut Call<'_>,
-        core: &Core<'_>,
-        session: &Session,
-        (real, object): (Handle, Object),
-    ) -> Answered {
-        let now = call.now.unix_ms;
-        let shown = self.shadow(rbac, &real, &object, core.zones, now);
-        let attributes = self.attributes(&shown, object.fsid).bytes();
-        if let Some(verdict) =
-            Self::common(call, &attributes, access::READ | access::LOOKUP | access::EXECUTE)?
-        {
-            return Ok(Some(verdict));
-        }
-        match call.op() {
-            Op::Readdir | Op::Readdirplus => {
-                call.set_handle(0, real);
-                call.note = NOTE_SHADOW;
-                Ok(None)
-            }
-            Op::Lookup if call.name(0) == b".." && Self::is_root(rbac, real.as_bytes()) => {
-                self.found_child(rbac, call, Node::Top, object.fsid)
-            }
-            Op::Lookup | Op::Create => {
-                let node = rbac.node(core, real.as_bytes())?;
-                let decision = rbac.decision(call.caller, session, &object, node, core.zones, now);
-                let grants = rbac.grants(real.as_bytes());
-                let judged = Judged { object, decision };
-                if rbac.may(call.caller, session, &judged, grants.as_deref(), Op::Lookup).is_none() {
-                    return refuse(Status::Acces);
-                }
-                let name = call.name(0).to_vec();
-                if name == *self.name && Self::is_root(rbac, real.as_bytes()) {
-                    return refuse(Status::Noent);
-                }
-                let Some((handle, object)) = rbac.named(call, real, &name, false)? else {
-                    return refuse(Status::Noent);
-                };
-                let shown = self.shadow(rbac, &handle, &object, core.zones, now);
-                self.found(call, shown, object.fsid)
-            }
-            Op::Read | Op::Write | Op::Commit => refuse(Status::Isdir),
-            _ => refuse(Status::Acces),
-        }
-    }
-
-    /// Changes replies to listings of the root and of mirrored folders.
-    pub(super) fn reply(&self, rbac: &Rbac, asked: &Asked, reply: &mut Reply<'_>, core: &Core<'_>) {
-        match asked.note {
-            NOTE_ROOT if reply.results.entries_end_at.is_some() => {
-                let fsid = rbac.kept.objects.get(asked.handle.as_bytes(), 0).map_or(0, |object| object.fsid);
-                let Ok(shown) = self.show(rbac, Node::Top, &asked.caller, unix_ms()) else { return };
-                let attributes = self.attributes(&shown, fsid);
-                reply.extra = Some(Box::new(Extra {
-                    fileid: attributes.fileid,
-                    name: self.name.clone(),
-                    cookie: COOKIE,
-                    attributes: attributes.bytes(),
-                    handle: self.handle(Node::Top, shown.version),
-                }));
-            }
-            NOTE_SHADOW => self.mirror(rbac, asked, reply, core.zones),
-            _ => {}
-        }
-    }
-
-    /// The listing of a real folder becomes that of its mirror.
-    fn mirror(&self, rbac: &Rbac, asked: &Asked, reply: &mut Reply<'_>, zones: &Zones) {
-        let unix_ms = unix_ms();
-        if let (Some(at), Some(object)) =
-            (reply.results.object, rbac.kept.objects.get(asked.handle.as_bytes(), 0))
-        {
-            let shown = self.shadow(rbac, &asked.handle, &object, zones, unix_ms);
-            self.attributes(&shown, object.fsid).overwrite(reply.bytes_at(at, ATTRIBUTES_BYTES));
-        }
-        for number in 0..reply.results.entries.len() {
-            let entry = reply.results.entries[number];
-            let real = reply.entry_handle(number).and_then(Handle::new);
-            let object = real.and_then(|real| rbac.kept.objects.get(real.as_bytes(), 0));
-            let (Some(real), Some(object)) = (real, object) else { continue };
-            let shown = self.shadow(rbac, &real, &object, zones, unix_ms);
-            let attributes = self.attributes(&shown, object.fsid);
-            if let Some(at) = entry.attributes {
-                attributes.overwrite(reply.bytes_at(at, ATTRIBUTES_BYTES));
-            }
-            reply.bytes_at(entry.start + 4, 8).copy_from_slice(&attributes.fileid.to_be_bytes());
-            reply.set_entry_handle(number, self.handle(shown.node, shown.version).as_bytes());
         }
     }
 }

@@ -12,6 +12,7 @@
 //! - A rule whose condition fails (an overflow, say) does not count, as in Cedar.
 //! - Where Cedar cannot be asked, nothing is allowed.
 
+use super::error::{RuleError, RulesError};
 use super::objects::Object;
 use super::sessions::{Assignment, Session};
 use crate::identity::Principal;
@@ -74,8 +75,8 @@ struct Kinds {
 }
 
 impl Kinds {
-    fn new() -> Result<Kinds, String> {
-        let kind = |name: &str| name.parse::<EntityTypeName>().map_err(|error| error.to_string());
+    fn new() -> Result<Kinds, cedar_policy::ParseErrors> {
+        let kind = |name: &str| name.parse::<EntityTypeName>();
         Ok(Kinds {
             user: kind("User")?,
             role: kind("Role")?,
@@ -113,6 +114,15 @@ fn permission(rule: &Policy) -> &str {
     rule.annotation("permission").unwrap_or("allow")
 }
 
+fn cedar(error: impl std::error::Error + Send + Sync + 'static) -> RulesError {
+    RulesError::Cedar(Box::new(error))
+}
+
+fn told(text: &str, diagnostic: &dyn miette::Diagnostic) -> RulesError {
+    let help = diagnostic.help().map(|help| format!(" ({help})")).unwrap_or_default();
+    RulesError::Text { line: line_of(text, diagnostic), message: format!("{diagnostic}{help}") }
+}
+
 /// The line of what a diagnostic points at.
 fn line_of(text: &str, diagnostic: &dyn miette::Diagnostic) -> Option<usize> {
     let label = diagnostic.labels()?.next()?;
@@ -120,18 +130,10 @@ fn line_of(text: &str, diagnostic: &dyn miette::Diagnostic) -> Option<usize> {
     Some(before.matches('\n').count() + 1)
 }
 
-fn with_line(text: &str, diagnostic: &dyn miette::Diagnostic) -> String {
-    let help = diagnostic.help().map(|help| format!(" ({help})")).unwrap_or_default();
-    match line_of(text, diagnostic) {
-        Some(line) => format!("line {line}: {diagnostic}{help}"),
-        None => format!("{diagnostic}{help}"),
-    }
-}
-
 /// Bounds what Cedar's parser builds, which knows no bound of its own but the stack: a chain of operators nests as brackets do.
-fn check_bounds(text: &str) -> Result<(), String> {
+fn check_bounds(text: &str) -> Result<(), RulesError> {
     if text.len() > TEXT_BYTES_MAX {
-        return Err(format!("longer than {TEXT_BYTES_MAX} bytes"));
+        return Err(RulesError::TooLong { most: TEXT_BYTES_MAX });
     }
     let (mut depth, mut words, mut line) = (0usize, 0usize, 1usize);
     let mut in_name = false;
@@ -160,16 +162,16 @@ fn check_bounds(text: &str) -> Result<(), String> {
             _ => {}
         }
         if depth > DEPTH_MAX {
-            return Err(format!("line {line}: nested more than {DEPTH_MAX} deep"));
+            return Err(RulesError::TooDeep { line, most: DEPTH_MAX });
         }
         if words > WORDS_MAX {
-            return Err(format!("line {line}: a rule of more than {WORDS_MAX} words and signs"));
+            return Err(RulesError::LongRule { line, most: WORDS_MAX });
         }
     }
     Ok(())
 }
 
-fn schema() -> Result<Schema, String> {
+fn schema() -> Result<Schema, RulesError> {
     let mut text = SCHEMA.to_string();
     for (group, _) in GROUPS {
         let _ = writeln!(text, "action \"{group}\";");
@@ -183,7 +185,7 @@ fn schema() -> Result<Schema, String> {
             groups.join(", ")
         );
     }
-    Schema::from_cedarschema_str(&text).map(|(schema, _)| schema).map_err(|error| error.to_string())
+    Schema::from_cedarschema_str(&text).map(|(schema, _)| schema).map_err(cedar)
 }
 
 fn groups_of(op: Op) -> impl Iterator<Item = &'static str> {
@@ -194,18 +196,18 @@ impl Compiled {
     /// Checks rules against the roles; folders that they speak of are added to `zones`.
     ///
     /// # Errors
-    /// What is wrong, as text.
-    pub fn compile(text: &str, assignment: &Assignment, zones: &mut Zones) -> Result<Compiled, String> {
+    /// What is wrong.
+    pub fn compile(text: &str, assignment: &Assignment, zones: &mut Zones) -> Result<Compiled, RulesError> {
         check_bounds(text)?;
         let rules: PolicySet =
-            text.parse().map_err(|errors: cedar_policy::ParseErrors| with_line(text, &errors))?;
+            text.parse().map_err(|errors: cedar_policy::ParseErrors| told(text, &errors))?;
         if rules.num_of_templates() > 0 {
-            return Err("templates ('?principal', '?resource') are not served".to_string());
+            return Err(RulesError::Template);
         }
         if rules.num_of_policies() > RULES_MAX {
-            return Err(format!("more than {RULES_MAX} rules"));
+            return Err(RulesError::TooMany { most: RULES_MAX });
         }
-        let kinds = Kinds::new()?;
+        let kinds = Kinds::new().map_err(cedar)?;
         let mut folders = BTreeSet::new();
         let mut compiled = Compiled {
             allow: PolicySet::new(),
@@ -225,14 +227,14 @@ impl Compiled {
                 "alarm" => &mut compiled.alarm,
                 _ => &mut compiled.allow,
             };
-            set.add(rule.clone()).map_err(|error| error.to_string())?;
+            set.add(rule.clone()).map_err(cedar)?;
             // Nothing but these names leads to the time; the JSON form has them without escapes.
-            let plain = rule.to_json().map_err(|error| error.to_string())?.to_string();
+            let plain = rule.to_json().map_err(cedar)?.to_string();
             compiled.timed |= ["hour", "minute", "weekday"].iter().any(|name| plain.contains(name));
         }
         let result = Validator::new(schema()?).validate(&rules, ValidationMode::Strict);
         if let Some(error) = result.validation_errors().next() {
-            return Err(with_line(text, error));
+            return Err(told(text, error));
         }
         compiled.folders = folders.into_iter().collect();
         Ok(compiled)
@@ -246,25 +248,27 @@ impl Compiled {
         assignment: &Assignment,
         zones: &mut Zones,
         folders: &mut BTreeSet<Node>,
-    ) -> Result<(), String> {
-        let wrong = |reason: String| {
+    ) -> Result<(), RulesError> {
+        let wrong = |why: RuleError| {
             let begin = rule.to_cedar().and_then(|own| text.find(own.trim()));
             let line = begin.map_or(1, |begin| text[..begin].matches('\n').count() + 1);
-            format!("the rule of line {line}: {reason}")
+            RulesError::Rule { line, why }
         };
         if !PERMISSIONS.contains(&permission(rule)) {
-            return Err(wrong(format!("@permission is one of {}", PERMISSIONS.join(", "))));
+            return Err(wrong(RuleError::Permission { allowed: PERMISSIONS.join(", ") }));
         }
         for named in rule.entity_literals() {
             let id: &str = named.id().unescaped();
             match named.type_name() {
                 kind if *kind == self.kinds.role && assignment.lattice.number(id).is_none() => {
-                    return Err(wrong(format!("Role::\"{id}\" is none of the roles")));
+                    return Err(wrong(RuleError::Role(id.to_string())));
                 }
                 kind if *kind == self.kinds.action && self.operations.get(&named).is_none() => {
-                    return Err(wrong(format!("Action::\"{id}\" is no operation and no group")));
+                    return Err(wrong(RuleError::Action(id.to_string())));
                 }
-                kind if *kind == self.kinds.folder => drop(folders.insert(zones.add(id).map_err(wrong)?)),
+                kind if *kind == self.kinds.folder => {
+                    folders.insert(zones.add(id).map_err(|error| wrong(error.into()))?);
+                }
                 _ => {}
             }
         }
@@ -281,22 +285,22 @@ impl Compiled {
         unix_ms: u64,
         (assignment, owner_roles): (&Assignment, u64),
     ) -> Decision {
-        let asked = || -> Result<Decision, String> {
+        let asked = || -> Result<Decision, RulesError> {
             let resource = self.resource(object, &zones.path(node), assignment, owner_roles)?;
             let context = facts(caller, session, unix_ms, assignment)?;
             let asked = |active: u64| {
                 let principal = self.principal(caller, active, assignment)?;
                 let who = principal.uid();
                 let entities = self.operations.clone().add_entities([principal, resource.clone()], None);
-                let entities = entities.map_err(|error| error.to_string())?;
-                Ok::<_, String>(Asked { who, what: resource.uid(), entities, context: context.clone() })
+                let entities = entities.map_err(cedar)?;
+                Ok::<_, RulesError>(Asked { who, what: resource.uid(), entities, context: context.clone() })
             };
             let everything = asked(session.active)?;
             let single: Vec<(usize, Asked)> = assignment
                 .lattice
                 .members(session.active)
                 .map(|role| Ok((role, asked(1 << role)?)))
-                .collect::<Result<_, String>>()?;
+                .collect::<Result<_, RulesError>>()?;
             let mut decision = Decision::NOTHING;
             for op in Op::ALL {
                 match self.says(&self.allow, &everything, op)? {
@@ -324,15 +328,15 @@ impl Compiled {
             Ok(decision)
         };
         asked().unwrap_or_else(|error| {
-            tracing::error!(error, "rules cannot be asked: nothing is allowed");
+            tracing::error!(%error, "rules cannot be asked: nothing is allowed");
             Decision::NOTHING
         })
     }
 
-    fn says(&self, rules: &PolicySet, asked: &Asked, op: Op) -> Result<Said, String> {
+    fn says(&self, rules: &PolicySet, asked: &Asked, op: Op) -> Result<Said, RulesError> {
         let (who, what) = (asked.who.clone(), asked.what.clone());
         let request = Request::new(who, self.actions[op.index()].clone(), what, asked.context.clone(), None)
-            .map_err(|error| error.to_string())?;
+            .map_err(cedar)?;
         let response = self.authorizer.is_authorized(&request, rules, &asked.entities);
         Ok(match response.decision() {
             cedar_policy::Decision::Allow => Said::Permitted,
@@ -344,7 +348,12 @@ impl Compiled {
         })
     }
 
-    fn principal(&self, caller: &Principal, active: u64, assignment: &Assignment) -> Result<Entity, String> {
+    fn principal(
+        &self,
+        caller: &Principal,
+        active: u64,
+        assignment: &Assignment,
+    ) -> Result<Entity, RulesError> {
         let name = assignment.user_name(caller.uid);
         let lattice = &assignment.lattice;
         let roles = lattice.names(lattice.closed(active)).map(|role| uid(&self.kinds.role, role)).collect();
@@ -362,7 +371,7 @@ impl Compiled {
         path: &str,
         assignment: &Assignment,
         owner_roles: u64,
-    ) -> Result<Entity, String> {
+    ) -> Result<Entity, RulesError> {
         let mut within: HashSet<EntityUid> =
             path.match_indices('/').skip(1).map(|(at, _)| uid(&self.kinds.folder, &path[..at])).collect();
         within.insert(uid(&self.kinds.folder, "/"));
@@ -401,20 +410,20 @@ fn entity<const N: usize>(
     own: EntityUid,
     attributes: [(&str, RestrictedExpression); N],
     within: HashSet<EntityUid>,
-) -> Result<Entity, String> {
+) -> Result<Entity, RulesError> {
     let attributes: HashMap<String, RestrictedExpression> =
         attributes.into_iter().map(|(name, value)| (name.to_string(), value)).collect();
-    Entity::new(own, attributes, within).map_err(|error| error.to_string())
+    Entity::new(own, attributes, within).map_err(cedar)
 }
 
-fn operations(kinds: &Kinds) -> Result<Entities, String> {
+fn operations(kinds: &Kinds) -> Result<Entities, RulesError> {
     let groups =
         GROUPS.iter().map(|(name, _)| Entity::new_no_attrs(uid(&kinds.action, name), HashSet::new()));
     let ops = Op::ALL.into_iter().map(|op| {
         let groups = groups_of(op).map(|group| uid(&kinds.action, group)).collect();
         Entity::new_no_attrs(uid(&kinds.action, op.name()), groups)
     });
-    Entities::from_entities(groups.chain(ops), None).map_err(|error| error.to_string())
+    Entities::from_entities(groups.chain(ops), None).map_err(cedar)
 }
 
 fn facts(
@@ -422,7 +431,7 @@ fn facts(
     session: &Session,
     unix_ms: u64,
     assignment: &Assignment,
-) -> Result<Context, String> {
+) -> Result<Context, RulesError> {
     let moment = assignment.moment(unix_ms);
     let roles = assignment.lattice.names(session.active);
     let roles = roles.map(|role| RestrictedExpression::new_string(role.to_string()));
@@ -433,7 +442,7 @@ fn facts(
         ("weekday".to_string(), RestrictedExpression::new_long(i64::from(moment.day))),
         ("roles".to_string(), RestrictedExpression::new_set(roles)),
     ])
-    .map_err(|error| error.to_string())
+    .map_err(cedar)
 }
 
 #[cfg(test)]

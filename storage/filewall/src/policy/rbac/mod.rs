@@ -23,6 +23,7 @@ pub mod context;
 pub mod control;
 pub mod decide;
 mod enforce;
+pub mod error;
 mod file;
 mod learning;
 pub mod names;
@@ -39,6 +40,7 @@ use super::{Context as Core, Mount, Policy, Verdict};
 use crate::identity::{Identities, Principal};
 use crate::message::{Asked, Call, Probe, Reply, Seen};
 use crate::places::{Node, ROOT, Zones};
+use crate::policy::error::PolicyError;
 use crate::policy::home::Home;
 use crate::wire::nfs3::{ALL_OPS, ATTRIBUTES_BYTES, Handle, Op, Status, bare};
 use arc_swap::ArcSwapOption;
@@ -114,17 +116,16 @@ impl Rbac {
     /// has it.
     ///
     /// # Errors
-    /// What is wrong, as text.
+    /// What is wrong.
     pub fn compile(
         file: &RbacFile,
         home: Home<'_>,
         identities: &Identities,
         zones: &mut Zones,
         before: Option<Arc<dyn Any + Send + Sync>>,
-    ) -> Result<Rbac, String> {
+    ) -> Result<Rbac, PolicyError> {
         let assignment = Assignment::compile(file, identities)?;
-        let compiled = Compiled::compile(&file.rules, &assignment, zones)
-            .map_err(|reason| format!("rules: {reason}"))?;
+        let compiled = Compiled::compile(&file.rules, &assignment, zones)?;
         let control = file.control.as_deref().map(Control::compile).transpose()?;
         let path = home.folder.join(&file.state_file);
         let log_file = file.log_file.as_ref().filter(|_| home.keeps);
@@ -262,7 +263,7 @@ impl Rbac {
     fn root_is(&self, handle: &Handle) {
         let change = Change::Root { handle: hexadecimal(handle.as_bytes()) };
         if let Err(error) = self.kept.context.commit(&[change]) {
-            tracing::error!(error, "the root of the export cannot be written down");
+            tracing::error!(%error, "the root of the export cannot be written down");
         }
     }
 

@@ -56,7 +56,7 @@ impl Rbac {
         let changes =
             shadow_changes(real.as_bytes(), text, |role| self.assignment.lattice.number(role).is_some());
         let changes = changes.map_err(|reason| {
-            tracing::info!(reason, "permissions are refused");
+            tracing::info!(%reason, "permissions are refused");
             Status::Inval
         })?;
         self.commit(&changes)
@@ -64,7 +64,7 @@ impl Rbac {
 
     fn commit(&self, changes: &[Change]) -> Result<(), Status> {
         self.kept.context.commit(changes).map_err(|error| {
-            tracing::error!(error, "a change cannot be written down");
+            tracing::error!(%error, "a change cannot be written down");
             Status::Nospc
         })
     }

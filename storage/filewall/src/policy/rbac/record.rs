@@ -1,6 +1,7 @@
 //! The log of LOG and ALARM: a JSON object a line (paper 4.5.1: "FileWall additionally evaluates the LOG permission and logs the
 //! operation if required").
 
+use crate::policy::error::PolicyError;
 use crate::policy::log_file;
 use serde::Serialize;
 use std::fs::File;
@@ -47,11 +48,11 @@ impl Record {
     /// Opens it, or makes it.
     ///
     /// # Errors
-    /// What is wrong, as text.
-    pub fn open(path: &Path) -> Result<Record, String> {
-        let wrong = |error: std::io::Error| format!("log file {}: {error}", path.display());
-        let file = log_file(path).map_err(wrong)?;
-        let bytes = file.metadata().map_err(wrong)?.len();
+    /// [`PolicyError::File`].
+    pub fn open(path: &Path) -> Result<Record, PolicyError> {
+        let wrong = PolicyError::file("log file", path);
+        let file = log_file(path).map_err(&wrong)?;
+        let bytes = file.metadata().map_err(&wrong)?.len();
         Ok(Record { path: path.to_path_buf(), file: Mutex::new((file, bytes)) })
     }
 

@@ -4,9 +4,11 @@
 //! which decisions are remembered, so nothing that was decided for one session holds in another.
 
 use super::context::{Change, Context};
+use super::error::StateError;
 use super::file::RbacFile;
 use crate::identity::{Identities, Lattice, Principal};
 use crate::policy::access::subnet;
+use crate::policy::error::PolicyError;
 use crate::policy::time::{Moment, Window};
 use hashbrown::HashMap;
 use ipnet::IpNet;
@@ -86,16 +88,16 @@ impl Assignment {
     /// Checks and compiles.
     ///
     /// # Errors
-    /// What is wrong, as text.
-    pub fn compile(file: &RbacFile, identities: &Identities) -> Result<Assignment, String> {
+    /// What is wrong.
+    pub fn compile(file: &RbacFile, identities: &Identities) -> Result<Assignment, PolicyError> {
         let lattice = identities.lattice().clone();
-        let set = |what: &str, names: &mut dyn Iterator<Item = &String>| -> Result<u64, String> {
-            let mut set = 0;
+        let set = |field: &'static str, names: &mut dyn Iterator<Item = &String>| {
+            let mut set = 0u64;
             for name in names {
                 let number = lattice.number(name);
-                set |= 1 << number.ok_or_else(|| format!("{what}: '{name}' is none of the roles"))?;
+                set |= 1 << number.ok_or_else(|| PolicyError::NoRole { field, name: name.clone() })?;
             }
-            Ok(set)
+            Ok::<_, PolicyError>(set)
         };
         let delegations = file.delegations.iter().map(|delegation| {
             Ok(Delegation {
@@ -105,7 +107,7 @@ impl Assignment {
             })
         });
         let threat = file.threat.as_ref().map(|threat| {
-            Ok::<_, String>(Threat {
+            Ok::<_, PolicyError>(Threat {
                 role: set("threat", &mut std::iter::once(&threat.role))?,
                 escalation: set("threat", &mut threat.escalation.iter())?,
                 denials: threat.denials,
@@ -114,8 +116,7 @@ impl Assignment {
         });
         let mut machines = HashMap::new();
         for (user, nets) in &file.machines {
-            let uid =
-                identities.uid(user).ok_or_else(|| format!("machines: '{user}' is none of the users"))?;
+            let uid = identities.uid(user).ok_or_else(|| PolicyError::NoUser(user.clone()))?;
             machines.insert(uid, nets.iter().map(|text| subnet(text)).collect::<Result<_, _>>()?);
         }
         let users = identities.users().map(|(name, uid)| {
@@ -132,7 +133,7 @@ impl Assignment {
                 .iter()
                 .map(|roles| set("exclusive", &mut roles.iter()))
                 .collect::<Result<_, _>>()?,
-            delegations: delegations.collect::<Result<_, String>>()?,
+            delegations: delegations.collect::<Result<_, PolicyError>>()?,
             threat: threat.transpose()?,
             machines,
             zone: crate::policy::time::zone(file.timezone.as_deref())?,
@@ -213,8 +214,8 @@ impl Assignment {
     /// Makes a user a threat: its sessions end.
     ///
     /// # Errors
-    /// What is wrong with the disk, as text.
-    pub fn make_threat(&self, uid: u32, sessions: &Sessions, context: &Context) -> Result<(), String> {
+    /// What is wrong with the disk.
+    pub fn make_threat(&self, uid: u32, sessions: &Sessions, context: &Context) -> Result<(), StateError> {
         if self.threat.is_none() || context.tables().threats.contains(&uid) {
             return Ok(());
         }
@@ -339,7 +340,7 @@ impl Sessions {
         if count >= *limit
             && let Err(error) = assignment.make_threat(caller.uid, self, context)
         {
-            tracing::error!(error, "a threat cannot be written down");
+            tracing::error!(%error, "a threat cannot be written down");
         }
     }
 

@@ -2,7 +2,7 @@
 
 use super::enforce::GUARDED;
 use super::*;
-use crate::message::{Now, Told};
+use crate::message::{Now, ProbeAnswer};
 use crate::policy::{Chain, Outcome, load};
 use crate::wire::build::{Caller, Record as CallRecord};
 use crate::wire::call::arguments;
@@ -75,16 +75,16 @@ impl Stage {
     }
 
     /// What the server says to a probe.
-    fn told(probe: Probe) -> Told {
+    fn told(probe: Probe) -> ProbeAnswer {
         let found = FILES.iter().find(|(folder, name, handle, ..)| match &probe.name {
             Some(wanted) => *folder == probe.handle.as_bytes() && name.as_bytes() == &**wanted,
             None => *handle == probe.handle.as_bytes(),
         });
         match found {
             Some(file) => {
-                Told { probe, status: 0, handle: Handle::new(file.2), attributes: Some(fattr3(file)) }
+                ProbeAnswer { probe, status: 0, handle: Handle::new(file.2), attributes: Some(fattr3(file)) }
             }
-            None => Told { probe, status: 2, handle: None, attributes: None },
+            None => ProbeAnswer { probe, status: 2, handle: None, attributes: None },
         }
     }
 

@@ -29,9 +29,9 @@ fn a_window_past_midnight_belongs_to_the_day_on_which_it_begins() {
 #[test]
 fn times_that_are_none_are_refused() {
     for text in ["24:01", "9", "09:60", "x:y", ""] {
-        assert!(minute_of_day(text).unwrap_err().contains("HH:MM"), "{text}");
+        assert!(minute_of_day(text).unwrap_err().to_string().contains("HH:MM"), "{text}");
     }
-    assert_eq!(minute_of_day("24:00"), Ok(DAY_MINUTES));
+    assert_eq!(minute_of_day("24:00").unwrap(), DAY_MINUTES);
 }
 
 #[test]
@@ -43,5 +43,5 @@ fn a_moment_is_local() {
     assert_eq!(winter.until_unix_ms, parse_unix_ms("2026-01-03T23:00:00Z").unwrap());
     let summer = Moment::at(parse_unix_ms("2026-07-04T22:00:00Z").unwrap(), &berlin);
     assert_eq!((summer.day, summer.minute), (6, 0));
-    assert!(zone(Some("Moon/Base")).unwrap_err().contains("'Moon/Base'"));
+    assert!(zone(Some("Moon/Base")).unwrap_err().to_string().contains("'Moon/Base'"));
 }

@@ -2,7 +2,7 @@
 
 use super::slots;
 use crate::identity::Principal;
-use crate::message::{Asked, Probe, Seen, Told};
+use crate::message::{Asked, Probe, ProbeAnswer, Seen};
 use crate::places::Place;
 use crate::proxy::retransmit::Key;
 use crate::wire::nfs3::Handle;
@@ -177,7 +177,7 @@ pub struct Course {
     /// What policies were shown when one of them had it wait, and which of them let it go on.
     pub(super) waiting: Option<(Asked, u64)>,
     /// What the server has answered for it.
-    pub told: Vec<Told>,
+    pub told: Vec<ProbeAnswer>,
     /// What had changed before it was asked.
     pub seen: Seen,
     /// The parent of the current folder, or the status of asking for it.

@@ -4,7 +4,7 @@
 use super::asked::Question4;
 use super::walk::put_failing;
 use crate::identity::{Identities, NOBODY};
-use crate::message::{Probe, Told};
+use crate::message::{Probe, ProbeAnswer};
 use crate::proxy::server::Server;
 use crate::wire::build::{Caller, Record};
 use crate::wire::make::{Attributes, Made};
@@ -32,7 +32,7 @@ const WANTED: [u32; 2] = [
 #[derive(Debug)]
 pub enum Answer4 {
     /// To a probe.
-    Told(Told),
+    Probe(ProbeAnswer),
     /// The handle of a folder's parent, or the status.
     Parent(Result<Handle, u32>),
     /// The root and its file system, or the status.
@@ -146,7 +146,7 @@ impl Question4 {
                     (status::OK, None) => status::SERVERFAULT,
                     (status, _) => status,
                 };
-                Answer4::Told(Told { probe, status, handle, attributes })
+                Answer4::Probe(ProbeAnswer { probe, status, handle, attributes })
             }
             Question4::Parent(_) => Answer4::Parent(match (failed, handle) {
                 (status::OK, Some(handle)) => Ok(handle),

@@ -142,3 +142,29 @@ fn a_group_that_survives_lies_has_enough_founders_each_with_a_key() {
     let joiner = given.and_then(|given| given.check()).unwrap().group.unwrap();
     assert_eq!((joiner.id, joiner.founders.len(), joiner.joins), (9, 4, false));
 }
+
+#[test]
+fn spares_are_other_controllers_than_the_founders_each_at_an_address_and_a_key_of_its_own() {
+    let key = |id: usize| format!(", key: \"{}\"", format!("{id:02x}").repeat(32));
+    let spare = |id: usize, at: usize, key: &str| {
+        format!(
+            "  spares:\n    - {{ id: {id}, replica: \"192.0.2.{at}:7445\", api: \"192.0.2.{at}:7443\", session: \"192.0.2.{at}:7444\"{key} }}\n"
+        )
+    };
+    let right =
+        byzantine(4, key, &(spare(5, 5, &key(5)) + "  replaceAfterSeconds: 600\n")).unwrap().group.unwrap();
+    assert_eq!((right.replace_after_ms, right.spares[&5].key), (600_000, Some([5; 32])));
+    let off = byzantine(4, key, "").unwrap().group.unwrap();
+    assert_eq!((off.replace_after_ms, off.spares.len()), (0, 0), "off unless it is set");
+    let cases = [
+        (spare(2, 9, &key(9)), "it is a founder"),
+        (spare(5, 2, &key(5)), "at the address of one"),
+        (spare(5, 5, ""), "weir group identity"),
+        (spare(0, 5, &key(5)), "1 to 255"),
+        ("  replaceAfterSeconds: 1\n".into(), "5 to 2592000"),
+    ];
+    for (more, words) in cases {
+        let error = byzantine(4, key, &more).unwrap_err();
+        assert!(error.contains(words), "{more}: {error}");
+    }
+}

@@ -5,7 +5,7 @@ use crate::ports::vhost::guest::{Guest, Pair};
 use crate::ports::vhost::memory::{Lent, Memory};
 use crate::ports::vhost::offered::{self, Event};
 use crate::ports::vhost::ring::{Addresses, Queue};
-use crate::ports::vhost::touched::Touched;
+use crate::ports::vhost::touched::{TooMuch, Touched};
 use crate::ports::vhost::{Socket, feature};
 use std::fs::File;
 use std::io;
@@ -94,7 +94,7 @@ impl Device {
     ///
     /// # Errors
     /// As much as it may.
-    pub(super) fn look_at_memory(&self) -> Result<(), String> {
+    pub(super) fn look_at_memory(&self) -> Result<(), TooMuch> {
         self.memory.as_ref().map_or(Ok(()), |memory| self.touched.look(memory))
     }
 
@@ -125,7 +125,7 @@ impl Device {
         self.settled = false;
         match offered::queue_index(index, self.settings.len()) {
             Ok(index) => Ok(&mut self.settings[index]),
-            Err(problem) => self.refuse(problem),
+            Err(problem) => self.refuse(problem.to_string()),
         }
     }
 
@@ -224,7 +224,7 @@ impl VhostUserBackendReqHandlerMut for Device {
         self.withdraw();
         match offered::features(features, self.offered()) {
             Ok(features) => self.features = features,
-            Err(problem) => return self.refuse(problem),
+            Err(problem) => return self.refuse(problem.to_string()),
         }
         Ok(())
     }
@@ -256,7 +256,7 @@ impl VhostUserBackendReqHandlerMut for Device {
     fn set_vring_num(&mut self, index: u32, num: u32) -> Reply<()> {
         match offered::queue_size(index, num) {
             Ok(size) => self.change(index).map(|setting| setting.size = size),
-            Err(problem) => self.refuse(problem),
+            Err(problem) => self.refuse(problem.to_string()),
         }
     }
 

@@ -9,11 +9,18 @@ fn on() -> impl Strategy<Value = On> {
         (0..3_u32).prop_map(On::Zone),
         address().prop_map(On::Gateway),
         (1..3_u32, address()).prop_map(|(vni, address)| On::Address(vni, address)),
+        (1..3_u32).prop_map(On::Any),
     ]
 }
 
 fn rows() -> impl Strategy<Value = Vec<(u32, Option<Row>)>> {
-    let row = proptest::array::uniform6(prop::option::of(on()));
+    let row =
+        (proptest::array::uniform11(prop::option::of(on())), any::<bool>()).prop_map(|(mut row, plain)| {
+            if plain {
+                row[ALWAYS..].fill(None);
+            }
+            row
+        });
     proptest::collection::vec((0..12_u32, prop::option::of(row)), 1..80)
 }
 
@@ -56,6 +63,7 @@ proptest! {
             dependents.take(*slot);
         }
         prop_assert_eq!(dependents.free.len(), dependents.nodes.len());
+        prop_assert_eq!(dependents.seldom_free.len(), dependents.seldom.len());
         prop_assert!(dependents.by_on.is_empty() && dependents.addresses.is_empty() && dependents.gateways.is_empty());
     }
 }

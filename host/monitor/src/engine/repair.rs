@@ -7,10 +7,10 @@
 
 use super::innocent::{self, Blamed, Extent, is_manager, old_ns};
 use super::{Armed, Engine};
+use crate::controls::Controls;
 use crate::hurry;
 use crate::incident::{Incident, LISTED_MAX, Note, Outcome, Reason, Suspect};
 use crate::kernel::Way;
-use crate::levers::Levers;
 use crate::policy::{Action, Policy};
 use crate::tree::{Choice, ForkTree, KILLED, Node, Place, YOUNG_NS};
 use rustix::fd::OwnedFd;
@@ -73,7 +73,7 @@ fn suspect(tree: &ForkTree, place: Option<Place>) -> Suspect {
 
 impl Engine {
     /// Acts on an alarm, or says why not. `known` is the culprit, when the alarm itself names it.
-    pub(super) fn strike(&mut self, at: usize, now: u64, reason: Reason, known: Option<Place>) {
+    pub(super) fn repair(&mut self, at: usize, now: u64, reason: Reason, known: Option<Place>) {
         let common = self.armed[at].policy.common();
         let (action, dry_run) = (common.action, common.dry_run);
         self.armed[at].quiet_until_ns = now.saturating_add(common.cooldown_ms.saturating_mul(1_000_000));
@@ -101,7 +101,7 @@ impl Engine {
         // Weighing memory takes time, in which a hog grows: it is frozen first.
         let early = acts && action == Action::FreezeKill && self.is_hog(at);
         if early {
-            self.freeze(at, &mut incident, Levers::freeze_briefly);
+            self.freeze(at, &mut incident, Controls::freeze_briefly);
         }
         match self.find_culprit(at, now, reason, known) {
             // That an application stands still is worth a report whoever it is.
@@ -119,11 +119,12 @@ impl Engine {
             self.act(at, action, &mut incident);
         }
         self.release_halted();
-        let thaws = acts && action == Action::FreezeKill && self.levers(at).is_some_and(Levers::can_freeze);
-        // In a cgroup that is gone nobody is frozen; what bears its name now is another, which was frozen by other levers.
-        let let_go = |levers: &Levers| levers.thaw() || !levers.is_there();
-        let thawed = !thaws || self.levers(at).is_some_and(let_go);
-        let given_back = self.armed[at].borrowed.take().is_none_or(|levers| let_go(&levers));
+        let thaws =
+            acts && action == Action::FreezeKill && self.controls(at).is_some_and(Controls::can_freeze);
+        // In a cgroup that is gone nobody is frozen; what bears its name now is another, which was frozen by other controls.
+        let let_go = |controls: &Controls| controls.thaw() || !controls.is_there();
+        let thawed = !thaws || self.controls(at).is_some_and(let_go);
+        let given_back = self.armed[at].borrowed.take().is_none_or(|controls| let_go(&controls));
         if !(thawed && given_back) {
             incident.outcome = Outcome::Unable;
         }
@@ -147,8 +148,8 @@ impl Engine {
         }
     }
 
-    pub(super) fn levers(&self, at: usize) -> Option<&Levers> {
-        self.armed[at].levers.as_ref()
+    pub(super) fn controls(&self, at: usize) -> Option<&Controls> {
+        self.armed[at].controls.as_ref()
     }
 
     /// Who is behind it, if anybody may be blamed.
@@ -400,12 +401,12 @@ impl Engine {
             }
             Action::Freeze => {
                 self.follow_no_more(at);
-                self.freeze(at, incident, Levers::freeze);
+                self.freeze(at, incident, Controls::freeze);
                 incident.frozen
             }
-            Action::KillCgroup => self.levers(at).is_some_and(Levers::kill),
+            Action::KillCgroup => self.controls(at).is_some_and(Controls::kill),
             Action::Hook => {
-                let cgroup = self.levers(at).map_or(0, |levers| levers.cgroup);
+                let cgroup = self.controls(at).map_or(0, |controls| controls.cgroup);
                 cgroup != 0 && self.kernel.hook(cgroup)
             }
         };
@@ -440,16 +441,16 @@ impl Engine {
         let now = now_ns();
         let took_ns = now.saturating_sub(following.since_ns);
         let gone = match following.action {
-            Action::KillCgroup | Action::Hook => !self.levers(at).is_some_and(Levers::populated),
+            Action::KillCgroup | Action::Hook => !self.controls(at).is_some_and(Controls::populated),
             _ => self.members.is_empty() && (!self.is_hog(at) || self.have_given_back(&following.listed)),
         };
         if gone || took_ns > FOLLOW_NS_MAX {
             self.tree.forgive(at, following.place);
             self.follow_no_more(at);
             if following.action == Action::Hook
-                && let Some(levers) = self.levers(at)
+                && let Some(controls) = self.controls(at)
             {
-                self.kernel.unhook(levers.cgroup);
+                self.kernel.unhook(controls.cgroup);
             }
             let left = self.members.len() as u32;
             self.tell(match gone {

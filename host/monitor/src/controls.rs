@@ -1,9 +1,9 @@
-//! The levers of a cgroup: freeze, thaw, kill, opened beforehand, so that they can be pulled when the host cannot open a
+//! The controls of a cgroup: freeze, thaw, kill, opened beforehand, so that they can be used when the host cannot open a
 //! file any more.
 //!
 //! Version 2 has `cgroup.freeze` and `cgroup.kill`; a folder of version 1's freezer has `freezer.state` and no kill.
 //!
-//! A freeze that is to last as long as a strike is marked by an attribute of the file first, which names the process, and goes with the
+//! A freeze that is to last as long as a repair is marked by an attribute of the file first, which names the process, and goes with the
 //! thaw. A monitor that died in between leaves the mark, by which the next one finds what to thaw ([`thaw_left_behind`]).
 
 use crate::error::{Error, Result};
@@ -22,7 +22,7 @@ use weir_sensor::now_ns;
 pub const FREEZE_NS_MAX: u64 = 50_000_000;
 /// Longest path of a cgroup that is borrowed, and the zero after it, bytes.
 pub const PATH_BYTES: usize = 1024;
-/// The attribute that marks a cgroup's file while a strike holds it frozen.
+/// The attribute that marks a cgroup's file while a repair holds it frozen.
 const MARK: &CStr = c"trusted.weir.struck";
 const MARK_BYTES: usize = 12;
 /// Most cgroups that are looked at for the mark.
@@ -69,13 +69,13 @@ fn own_mark() -> &'static [u8; MARK_BYTES] {
     })
 }
 
-/// Thaws what a monitor that died during a strike left frozen: every cgroup of version 2 that has the mark. Returns which those are.
+/// Thaws what a monitor that died during a repair left frozen: every cgroup of version 2 that has the mark. Returns which those are.
 pub fn thaw_left_behind() -> Vec<PathBuf> {
     own_mark();
     let (mut thawed, mut folders, mut looked) = (Vec::new(), Vec::from_iter(mount()), 0);
     while let Some(folder) = folders.pop() {
         looked += 1;
-        if Levers::open(&folder).is_ok_and(|levers| levers.thaw_if_left()) {
+        if Controls::open(&folder).is_ok_and(|controls| controls.thaw_if_left()) {
             thawed.push(folder.clone());
         }
         let below = std::fs::read_dir(&folder).into_iter().flatten().flatten();
@@ -86,9 +86,9 @@ pub fn thaw_left_behind() -> Vec<PathBuf> {
     thawed
 }
 
-/// The levers.
+/// The controls.
 #[derive(Debug)]
-pub struct Levers {
+pub struct Controls {
     /// The number of the cgroup, as the kernel's events give it.
     pub cgroup: u64,
     freeze: Option<OwnedFd>,
@@ -98,18 +98,18 @@ pub struct Levers {
     processes: Option<OwnedFd>,
 }
 
-impl Levers {
+impl Controls {
     /// Opens what the folder has.
     ///
     /// # Errors
     /// [`Error::Io`] when there is no such cgroup.
-    pub fn open(folder: &Path) -> Result<Levers> {
+    pub fn open(folder: &Path) -> Result<Controls> {
         let status = std::fs::metadata(folder)
             .map_err(|error| Error::io(format!("cgroup {} (make it first)", folder.display()), error))?;
         let open = |name: &str, flags: OFlags| {
             openat(CWD, folder.join(name), flags | OFlags::CLOEXEC, Mode::empty()).ok()
         };
-        let levers = Levers {
+        let controls = Controls {
             cgroup: status.ino(),
             freeze: open("cgroup.freeze", OFlags::WRONLY),
             events: open("cgroup.events", OFlags::RDONLY),
@@ -117,12 +117,12 @@ impl Levers {
             state: open("freezer.state", OFlags::RDWR),
             processes: open("cgroup.procs", OFlags::RDONLY),
         };
-        Ok(levers)
+        Ok(controls)
     }
 
     /// Opens those of a cgroup of version 2 by its path below the open folder `mount`; nothing for the root, which has none. It
     /// allocates nothing: for a cgroup that nobody named beforehand.
-    pub fn borrow(mount: &OwnedFd, path: &[u8]) -> Option<Levers> {
+    pub fn borrow(mount: &OwnedFd, path: &[u8]) -> Option<Controls> {
         let mut name = [0_u8; PATH_BYTES];
         name.get_mut(..path.len())?.copy_from_slice(path);
         let path = CStr::from_bytes_until_nul(&name).ok().filter(|path| !path.is_empty())?;
@@ -130,7 +130,7 @@ impl Levers {
         let folder = openat(mount, path, folder, Mode::empty()).ok()?;
         let open =
             |name: &CStr, flags: OFlags| openat(&folder, name, flags | OFlags::CLOEXEC, Mode::empty()).ok();
-        Some(Levers {
+        Some(Controls {
             cgroup: fstat(&folder).ok()?.st_ino,
             freeze: Some(open(c"cgroup.freeze", OFlags::WRONLY)?),
             events: open(c"cgroup.events", OFlags::RDONLY),
@@ -165,7 +165,7 @@ impl Levers {
         self.freeze.as_ref().or(self.state.as_ref())
     }
 
-    /// Thaws it if a monitor that died during a strike left it frozen. Returns whether that was so.
+    /// Thaws it if a monitor that died during a repair left it frozen. Returns whether that was so.
     pub fn thaw_if_left(&self) -> bool {
         let mut mark = [0_u8; MARK_BYTES];
         if self.marked().is_none_or(|file| fgetxattr(file, MARK, &mut mark).is_err()) {
