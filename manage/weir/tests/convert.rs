@@ -141,7 +141,7 @@ fn a_controller_that_is_alone_becomes_a_group_under_traffic() {
     // What is new is signed by the group's key, and every switch follows it.
     newcomer(&lab, &extra, 1);
     lab.wait_in_step();
-    let traced = lab.ok(&["trace", "red/app", "red/db", "-p", "tcp", "--port", "5432"]);
+    let traced = lab.ok(&["trace", "red/app", "db", "-p", "tcp", "--port", "5432"]);
     assert!(traced.contains("named by the key before") || traced.contains("epoch 1 "), "{traced}");
     // Switches know it from their journals.
     lab.crash("h1", "switch");
