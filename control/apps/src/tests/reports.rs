@@ -66,6 +66,28 @@ fn an_idle_direct_location_goes() {
     assert_eq!(offloads(&cloud.store).count(), 0);
 }
 
+/// Controllers order only those that change something, so most seconds of a busy host cost the order nothing.
+#[test]
+fn of_a_busy_pair_one_report_in_a_quarter_of_the_idle_time_changes_anything() {
+    let mut cloud = cloud_with_pair();
+    let mut changing = Vec::new();
+    for second in 0..600 {
+        cloud.now_ms += 1000;
+        let body = report("h1", vec![usage(3, if second == 0 { 5000 } else { 0 })], vec![usage(3, 5000)]);
+        let version = Version(cloud.store.version().0 + 1);
+        let event = Event { source: SourceId("test".into()), sequence: version.0, body: body.clone() };
+        let mut view = cloud.store.view();
+        let plan = cloud.app.decide(&mut view, version, cloud.now_ms, &event).unwrap().plan;
+        if !plan.updates.is_empty() || !view.into_writes().is_empty() {
+            changing.push(second);
+            cloud.decide(body).unwrap();
+        }
+    }
+    let idle_ms = FabricSettings::default().offload_idle_ms;
+    assert_eq!(changing.len() as u64, 600_000_u64.div_ceil(idle_ms / 4), "{changing:?}");
+    assert_eq!(offloads(&cloud.store).count(), 1, "and it stays direct");
+}
+
 #[test]
 fn the_largest_are_offloaded_first_up_to_the_limit() {
     let mut cloud = cloud_with_pair();

@@ -252,6 +252,14 @@ impl Core {
     }
 }
 
+/// Whether an event would change nothing, as far as the apps are concerned: no entry, no update. Also one that they would reject.
+pub(crate) fn changes_nothing(store: &Store, apps: &[SharedApp], now_ms: u64, event: &Event) -> bool {
+    let mut view = store.view();
+    let version = view.version();
+    let planned = plan(&mut view, apps, version, now_ms, event);
+    planned.map_or(true, |plan| plan.updates.is_empty() && view.into_writes().is_empty())
+}
+
 /// Lets every app decide on an event; the first rejection stands for all.
 fn plan(
     view: &mut weir_store::View<'_>,

@@ -52,6 +52,7 @@ mod tests;
 pub mod tokens;
 
 pub use batch::{Item, decode_batch, is_reasonable};
+pub(crate) use decide::changes_nothing;
 pub use decide::dry_run;
 pub use dedup::{CELLS_MAX, DEDUP_TABLE, WINDOW, was_decided};
 pub use feed::{CommittedChange, Feed, FeedSettings, Wanted};

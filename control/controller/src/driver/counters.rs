@@ -45,6 +45,8 @@ pub(super) struct DriverCounters {
     pub renewals_refused: AtomicU64,
     pub intake_accepted: AtomicU64,
     pub intake_duplicates: AtomicU64,
+    /// Reports of use that would have changed nothing.
+    pub intake_idle: AtomicU64,
     pub intake_held: AtomicU64,
     pub intake_spared: AtomicU64,
     pub intake_taken_over: AtomicU64,

@@ -176,6 +176,7 @@ fn driver(text: &mut Exposition, shared: &Shared) {
     let intake = [
         ("accepted", load(&counters.intake_accepted)),
         ("duplicate", load(&counters.intake_duplicates)),
+        ("idle", load(&counters.intake_idle)),
         ("bad_signature", load(&counters.intake_bad_signature)),
         ("unknown_source", load(&counters.intake_unknown_source)),
         ("not_its_own", load(&counters.intake_not_its_own)),

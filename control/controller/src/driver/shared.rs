@@ -22,8 +22,8 @@ use crate::core::keys::GroupKeys;
 use crate::core::operators::Operators;
 use crate::core::scheduler::Mode;
 use crate::core::{
-    APART, CommittedChange, Core, Feed, FeedSettings, Item, REVOKED_FOR_ALL, SharedApp, Wanted, marker,
-    was_decided,
+    APART, CommittedChange, Core, Feed, FeedSettings, Item, REVOKED_FOR_ALL, SharedApp, Wanted,
+    changes_nothing, marker, was_decided,
 };
 use arc_swap::{ArcSwap, ArcSwapOption};
 use bytes::Bytes;
@@ -494,8 +494,10 @@ impl Shared {
             if was_decided(&self.published().store, &event.event) {
                 self.counters.intake_spared.fetch_add(1, Ordering::Relaxed);
             } else {
-                // It may not have been checked yet: who drops what is forged does right.
-                if self.admits(&self.published(), &event).is_ok() {
+                // It may not have been checked yet: who drops what is forged does right. So may who drops a report that changed nothing then.
+                if !matches!(event.event.body, EventBody::Usage(_))
+                    && self.admits(&self.published(), &event).is_ok()
+                {
                     before.into_iter().for_each(|replica| self.passed_over(replica, &event.event));
                 }
                 self.intake(event);
@@ -543,7 +545,16 @@ impl Shared {
         locked(&self.held).len()
     }
 
-    /// Takes an event of a source elsewhere: orders it unless it is not its source's or was decided before.
+    /// Whether an event is a report of use that changes nothing: no offload is decided from it, none goes, and nothing that is kept of them is
+    /// renewed. Such a report is not ordered (row A11): each active host sends one a second. It is found by deciding on it beside the order, so
+    /// that what is ordered is decided as it always was. A replica that is behind orders one too many, or leaves one to the next second.
+    fn is_idle(&self, published: &Published, event: &Event) -> bool {
+        let now_ms = published.now_ms.max(self.ordered_now_ms());
+        matches!(event.body, EventBody::Usage(_))
+            && changes_nothing(&published.store, &self.apps, now_ms, event)
+    }
+
+    /// Takes an event of a source elsewhere: orders it unless it changes nothing ([`Shared::is_idle`]), or unless it is not its source's or was decided before.
     pub fn intake(self: &Arc<Self>, event: SignedEvent) {
         let published = self.published();
         if let Err(reason) = self.admits(&published, &event) {
@@ -551,6 +562,8 @@ impl Shared {
             tracing::warn!(source = %event.event.source.0, %reason, "an event is dropped");
         } else if was_decided(&published.store, &event.event) {
             self.counters.intake_duplicates.fetch_add(1, Ordering::Relaxed);
+        } else if self.is_idle(&published, &event.event) {
+            self.counters.intake_idle.fetch_add(1, Ordering::Relaxed);
         } else {
             self.counters.intake_accepted.fetch_add(1, Ordering::Relaxed);
             self.offer_item(&Item::Event { now_ms: self.ordered_now_ms(), event });

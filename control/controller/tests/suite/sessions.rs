@@ -360,7 +360,7 @@ async fn question(handle: &ControllerHandle) {
 }
 
 #[test]
-fn an_unanswered_question_ends_and_usage_is_ordered() {
+fn an_unanswered_question_ends_and_usage_is_ordered_that_changes_anything() {
     let world = World::new();
     let mut settings = settings();
     settings.sessions.answer_ms = 50;
@@ -392,6 +392,11 @@ fn an_unanswered_question_ends_and_usage_is_ordered() {
             ["accepted", "duplicate", "bad_signature", "not_its_own"].iter().all(|outcome| counted(outcome))
         })
         .await;
+        // What changes nothing is not ordered.
+        let before = handle.store().version();
+        write_frame(&mut stream, &ToController::Event(usage(&agent, "h1", 10))).await.unwrap();
+        until("it is passed over", async || counted("idle")).await;
+        assert!(counted("accepted") && handle.store().version() == before);
     });
     controller.shutdown();
 }

@@ -59,9 +59,17 @@ impl TableResolver {
             let binding = self.connections.get(id)?.binding?;
             (way == Way::Opener).then_some((id, binding))
         });
+        let inwards = self.action_inwards(network, &at.key, &mut ());
         let (track, binding) = match known {
             Some((id, binding)) => {
                 (Track::Known { id, way: Way::Opener, judged: None, replies: true }, binding)
+            }
+            None if inwards.is_none() && !at.parsed.is_icmp_error() => {
+                // It is tried again; what was dropped of the outside's packets until then goes when the flow of its replies comes.
+                observer.note("nat", || {
+                    format!("where {} is is not known: no reply would reach it", at.source())
+                });
+                return Err(Decision::drop_packet(Reason::UnknownDestination));
             }
             None => {
                 let binding = self.new_binding(at, network, observer)?;
@@ -75,12 +83,8 @@ impl TableResolver {
             return Err(Decision::drop_packet(Reason::UnknownNetwork));
         };
         action.nat = Some(Nat { source: Some(binding.external), destination: None });
-        let opener = at.key;
-        let reverse = self
-            .action_inwards(network, &opener, &mut ())
-            .map(|action| (Ingress::External, binding.inbound, action))
-            .into_iter()
-            .collect();
+        let reverse =
+            inwards.map(|action| (Ingress::External, binding.inbound, action)).into_iter().collect();
         let cause = Cause::Path(Path::External);
         Ok(Decision::Forward(Box::new(Forward { reverse, ..Forward::plain(action, cause, track) })))
     }

@@ -239,6 +239,7 @@ impl TableResolver {
             network.asked.note(key.source.into());
             network.asked.note(key.destination.into());
         }
+        self.note_owner(network, connection);
         // Whoever replies remembers what the one who opened it may not know any more.
         let half = at.half();
         let may_differ = match way {
@@ -293,6 +294,19 @@ impl TableResolver {
         }
         let replies = sides.egress != Some(false) && sides.ingress != Some(false);
         Ok(Known::Passed(Passed { cause, track: Track::Known { id, way, judged, replies } }))
+    }
+
+    /// A connection ends with the port that is charged for it, which a route may have led to when it opened: then it hangs on that port's
+    /// address, too.
+    fn note_owner(&self, network: &Network, connection: &Connection) {
+        let Owner::Port(index) = connection.owner else { return };
+        let Some(port) = self.tables.port(index) else { return };
+        let ends = [connection.key.source, connection.key.destination].map(IpAddr::from);
+        if !ends.iter().any(|end| port.has(*end))
+            && let Some(address) = port.entry.addresses.first()
+        {
+            network.asked.note(*address);
+        }
     }
 
     /// Whether the rules allow a connection: as they said when they were asked last, unless anything has

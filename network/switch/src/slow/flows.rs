@@ -10,7 +10,9 @@
 //! - What a flow carried is told to the last packet, also of one that was taken out: the engine goes on with it until it has the new
 //!   tables. So whoever judges a connection anew knows whether it was answered.
 //! - After an update each flow that is in the table is what its next packet would get by a miss. So it hangs on every address that its decision
-//!   asked the tables about ([`crate::tables::asked`]), and on the next hops of these.
+//!   asked the tables about ([`crate::tables::asked`]), and on the next hops of these. Not held yet for one that is dropped: when a packet
+//!   the other way opens a connection in which it would pass, and there is no way for it at that moment (no gateway), it stays a drop for the
+//!   old reason, and does not hang on the gateways that come. It fails closed, until it was idle or anything else that it hangs on changes.
 //! - Decided again are only flows that hang on what changed, each once a change. To find those that a new gateway is to have, all that
 //!   go to gateways are looked at: which is counted apart.
 

@@ -430,6 +430,9 @@ fn nobody_takes_all_translated_ports_towards_a_destination() {
         switch.apply(&network(vni, network_entry(name, true)));
         switch.apply(&location(vni, "10.0.0.5", 5, HOST));
         switch.apply(&location(vni, "10.0.0.9", 9, OTHER_HOST));
+        for n in 0..12 {
+            switch.apply(&location(vni, &format!("10.0.0.{}", 20 + n), 20 + n, HOST));
+        }
     }
     let mut out = |vni: u32, source: &str, port: u16, to: u16| {
         let frame = udp((ip(source), port), (ip("203.0.113.2"), to), 1).build();
@@ -443,6 +446,7 @@ fn nobody_takes_all_translated_ports_towards_a_destination() {
     for n in 0..12 {
         assert!(matches!(out(1, &format!("10.0.0.{}", 20 + n), 4000, 9000), Event::External(_)) == (n == 0));
     }
+    assert_eq!(out(2, "10.0.0.77", 4000, 9000), dropped("unknown-destination"), "no reply would reach it");
     assert!(matches!(out(2, "10.0.0.5", 4000, 9000), Event::External(_)), "another tenant gets through");
     assert!(matches!(out(1, "10.0.0.5", 4000, 9000), Event::External(_)), "what is open goes on");
 }
