@@ -22,7 +22,7 @@ fn restart(lab: &Lab, consistency: &str) {
     lab.wait_in_step();
 }
 
-/// An endpoint of a network on a host, which needs no device that traffic goes by.
+/// An endpoint of a network on a host, which needs no device that traffic goes by. Its name is that of its device, and so its own on its host.
 fn endpoint(network: &str, name: &str, host: &str) -> String {
     format!("---\nkind: endpoint\nnetwork: {network}\nname: {name}\nsubnet: main\nhost: {host}\n")
 }
@@ -51,8 +51,8 @@ fn changes_come_into_force_in_each_mode_and_with_linear_who_is_away_holds_the_li
         lab.apply(&format!(
             "{}{}{}",
             network(&name, "", &ranges),
-            endpoint(&name, "one", HERE),
-            endpoint(&name, "two", AWAY)
+            endpoint(&name, &format!("{consistency}-one"), HERE),
+            endpoint(&name, &format!("{consistency}-two"), AWAY)
         ));
         assert!(lab.client().status().unwrap().line.is_none(), "{consistency}: nothing waits");
     }

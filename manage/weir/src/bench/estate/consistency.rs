@@ -64,13 +64,13 @@ fn network(word: &str, number: usize) -> String {
     format!("{word}-{number}")
 }
 
-/// A network with an endpoint on each of these hosts.
+/// A network with an endpoint on each of these hosts, whose name is its own on its host: its device has it too.
 fn resources(name: &str, subnet: usize, hosts: std::ops::Range<usize>) -> Vec<Value> {
     let prefix = format!("10.{subnet}.0.0/16");
     let mut all =
         vec![network_of(name, 1_440), json!({"kind": "subnet", "network": name, "name": "a", "v4": prefix})];
     all.extend(hosts.map(|host| {
-        json!({"kind": "endpoint", "network": name, "name": format!("e{host}"), "subnet": "a", "host": format!("h{host}")})
+        json!({"kind": "endpoint", "network": name, "name": format!("{name}-{host}"), "subnet": "a", "host": format!("h{host}")})
     }));
     all
 }
