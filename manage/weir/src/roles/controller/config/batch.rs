@@ -121,7 +121,7 @@ mod tests {
             ("events: 0", ["group.batch.events: '0'", "1 to 10000"]),
             ("events: 10001", ["group.batch.events: '10001'", "1 to 10000"]),
             ("bytes: 100", ["group.batch.bytes: '100'", "4096 to 8388608"]),
-            ("wait: 2", ["group.batch.wait: '2'", "us, ms or s"]),
+            ("wait: '2'", ["group.batch.wait: '2'", "us, ms or s"]),
             ("wait: 2s", ["group.batch.wait: '2s'", "at most 1s"]),
             ("wait: -1ms", ["group.batch.wait: '-1ms'", "such as 2ms"]),
             ("wait: 99999999999999999999s", ["group.batch.wait", "at most 1s"]),
