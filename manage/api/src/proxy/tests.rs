@@ -4,6 +4,7 @@ fn proxies(variables: &[(&str, &str)]) -> Result<Proxies, String> {
     Proxies::read(|name| {
         variables.iter().find(|(known, _)| *known == name).map(|(_, value)| (*value).to_owned())
     })
+    .map_err(|error| error.to_string())
 }
 
 #[test]
