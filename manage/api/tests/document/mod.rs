@@ -246,7 +246,8 @@ impl Door {
             return one_of.iter().find_map(|one| self.with(one, place, value));
         }
         if is_of(schema, "array") {
-            return Some(json!([self.with(&schema["items"], rest, value)?]));
+            let least = schema["minItems"].as_u64().unwrap_or(1).max(1) as usize;
+            return Some(Value::Array(vec![self.with(&schema["items"], rest, value)?; least]));
         }
         let field = schema["properties"].get(*first)?;
         let mut whole = self.least(schema, 0);
@@ -441,6 +442,7 @@ fn every_call_that_orders_has_the_header_by_which_it_is_signed() {
         "/v1/clock",
         "/v1/join",
         "/v1/domain/statements",
+        "/v1/group/convert",
         "/v1/group/members/{id}",
         "/v1/group/refresh",
         "/v1/identities/rotate",
