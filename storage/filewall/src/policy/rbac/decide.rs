@@ -75,8 +75,8 @@ struct Kinds {
 }
 
 impl Kinds {
-    fn new() -> Result<Kinds, cedar_policy::ParseErrors> {
-        let kind = |name: &str| name.parse::<EntityTypeName>();
+    fn new() -> Result<Kinds, RulesError> {
+        let kind = |name: &str| name.parse::<EntityTypeName>().map_err(cedar);
         Ok(Kinds {
             user: kind("User")?,
             role: kind("Role")?,
@@ -207,7 +207,7 @@ impl Compiled {
         if rules.num_of_policies() > RULES_MAX {
             return Err(RulesError::TooMany { most: RULES_MAX });
         }
-        let kinds = Kinds::new().map_err(cedar)?;
+        let kinds = Kinds::new()?;
         let mut folders = BTreeSet::new();
         let mut compiled = Compiled {
             allow: PolicySet::new(),
