@@ -131,7 +131,7 @@ const FIELDS: &[(&str, &str, Bound)] = &[
     ("PolicyFile", "text", Text(ORDER_BYTES_MAX)),
     ("ConvertRequest", "order", Text(8)),
     ("ConvertRequest", "listen", PLACE),
-    ("ConvertRequest", "members", Items(2, 255)),
+    ("ConvertRequest", "members", Items(1, 255)),
     ("AddMember", "replica", PLACE),
     ("AddMember", "api", PLACE),
     ("AddMember", "session", PLACE),

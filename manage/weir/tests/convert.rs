@@ -95,7 +95,7 @@ fn a_controller_that_is_alone_becomes_a_group_under_traffic() {
     let refuses = |all: Vec<String>, words: &str| {
         refused(&lab, &all.iter().map(String::as_str).collect::<Vec<_>>(), words);
     };
-    refuses(with(&[&second], &["--yes"]), "at least 2");
+    refuses(with(&[&second], &["--yes"]), "a group has three controllers or more");
     refuses(with(&[&second, &third], &["--yes"]), "controller 2 is not reached");
     refuses(with(&[&second, &second], &["--yes"]), "each has a number of its own");
 

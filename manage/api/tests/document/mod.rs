@@ -445,6 +445,7 @@ fn every_call_that_orders_has_the_header_by_which_it_is_signed() {
         "/v1/group/convert",
         "/v1/group/members/{id}",
         "/v1/group/refresh",
+        "/v1/group/convert",
         "/v1/identities/rotate",
         "/v1/identities/change",
         "/v1/identities/own/next",
