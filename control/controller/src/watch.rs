@@ -23,6 +23,11 @@ const CHECKS_MAX: usize = 4;
 /// A change that was agreed to is waited for so long, milliseconds.
 const WANTED_LIFE_MS: u64 = 120_000;
 
+/// A proof that a member lies: of whom, under which key, and the bytes.
+pub type Proof = (u64, [u8; 32], Vec<u8>);
+/// Whether a proof convicts somebody under a key.
+pub type Convicts = dyn Fn(u64, &[u8; 32], &[u8]) -> bool;
+
 /// What is known at a look.
 pub struct Look<'a> {
     /// Time on a clock that only goes on, milliseconds.
@@ -38,9 +43,9 @@ pub struct Look<'a> {
     /// For how long others, members and spares, have not been heard, milliseconds. Who is missing is not suspected.
     pub silent_ms: &'a BTreeMap<u64, u64>,
     /// Proofs that this member found itself: of whom, under which key, and the bytes.
-    pub proofs: &'a [(u64, [u8; 32], Vec<u8>)],
+    pub proofs: &'a [Proof],
     /// Whether a proof convicts somebody under a key.
-    pub convicts: &'a dyn Fn(u64, &[u8; 32], &[u8]) -> bool,
+    pub convicts: &'a Convicts,
 }
 
 /// What is to be done after a look.

@@ -28,6 +28,7 @@ pub use mark::{Carried, MARK_BYTES, Mark};
 
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
+use std::collections::btree_map::Entry as BTreeEntry;
 use weir_base::codec::{decode, encode};
 use weir_model::Label;
 use weir_model::event::SourceId;
@@ -329,7 +330,7 @@ impl Aside {
             None => wish.is_some() || who.believes && !case.promises.is_empty(),
         };
         let mut problem = None;
-        if !case.promises.contains_key(&me) {
+        if let BTreeEntry::Vacant(own) = case.promises.entry(me) {
             problem = self.obstacle(
                 me,
                 who,
@@ -339,7 +340,7 @@ impl Aside {
             );
             if problem.is_none() {
                 let signature = key.sign(Context::AsidePromise, &promise_of(domain, &entry, me));
-                case.promises.insert(me, signature);
+                own.insert(signature);
             }
         }
         let have = case.promises.keys().filter(|member| who.members.contains_key(member)).count();

@@ -403,8 +403,7 @@ fn old_line(line: &str) -> Option<(u64, [u8; 32])> {
 /// [`Error::SetAside`]: the file is damaged.
 pub fn wishes(disk: &dyn Disk) -> Result<BTreeMap<u64, Wish>, Error> {
     let read = lines(disk, WANTED_FILE)?;
-    let read =
-        read.iter().map(|line| Some(wish_of(line)?)).map(|wish| Some((wish.as_ref()?.entry.index, wish?)));
+    let read = read.iter().map(|line| wish_of(line).map(|wish| (wish.entry.index, wish)));
     read.collect::<Option<_>>().ok_or_else(|| Error::SetAside { what: WANTED_FILE, dir: disk.describe() })
 }
 

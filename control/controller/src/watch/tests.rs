@@ -49,7 +49,7 @@ struct World {
     /// Down, or cut off from all.
     down: BTreeSet<u64>,
     heard_ms: BTreeMap<(u64, u64), u64>,
-    proofs: BTreeMap<u64, Vec<(u64, [u8; 32], Vec<u8>)>>,
+    proofs: BTreeMap<u64, Vec<Proof>>,
     /// Whom the order replaced, when, by whom.
     changes: Vec<(u64, u64, Option<u64>)>,
     rng: Rng,

@@ -36,7 +36,7 @@ impl App for One {
             let update = Update { target, key, version, expected: Version::ZERO, change };
             plan.updates.push(PlannedUpdate { update, after: Vec::new() });
         }
-        Ok(Decision { plan, ..Decision::default() })
+        Ok(Decision { plan })
     }
 }
 
