@@ -108,10 +108,10 @@ fn damaged(good: &[u8], used: usize, damage: Damage) -> Option<Option<Vec<u8>>> 
     }
 }
 
-/// What may go without harm: it is made again, or holds nothing that was acknowledged.
+/// What may go without harm: it is made again, or holds nothing that was acknowledged. Without `carried` nothing is promised of what was before.
 fn may_go(path: &Path) -> bool {
     let name = path.file_name().unwrap().to_str().unwrap();
-    ["lock", "carrying", "spare", "state.manifest", "state.manifest.2"].contains(&name)
+    ["lock", "carrying", "carried", "spare", "state.manifest", "state.manifest.2"].contains(&name)
 }
 
 /// Every file: deleted, with a bit flipped, or cut, the controller refuses to start, or it is as it was.
