@@ -26,7 +26,7 @@ const WANTED_LIFE_MS: u64 = 120_000;
 /// A proof that a member lies: of whom, under which key, and the bytes.
 pub type Proof = (u64, [u8; 32], Vec<u8>);
 /// Whether a proof convicts somebody under a key.
-pub type Convicts = dyn Fn(u64, &[u8; 32], &[u8]) -> bool;
+pub type Convicts<'a> = dyn Fn(u64, &[u8; 32], &[u8]) -> bool + 'a;
 
 /// What is known at a look.
 pub struct Look<'a> {
@@ -45,7 +45,7 @@ pub struct Look<'a> {
     /// Proofs that this member found itself: of whom, under which key, and the bytes.
     pub proofs: &'a [Proof],
     /// Whether a proof convicts somebody under a key.
-    pub convicts: &'a Convicts,
+    pub convicts: &'a Convicts<'a>,
 }
 
 /// What is to be done after a look.
