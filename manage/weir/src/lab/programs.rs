@@ -101,10 +101,8 @@ fn controller(scope: &Scope, place: Place, one: &Member, join: bool) -> Result<P
             .map_err(|error| Error::io(format!("write {}", settings.display()), error))?;
         program = program.arg("--config").arg(settings);
     }
-    if place.grouped() {
-        if join || !place.founders().contains(one) {
-            program = program.arg("--join-group");
-        }
+    if place.grouped() && (join || !place.founders().contains(one)) {
+        program = program.arg("--join-group");
     }
     Ok(program)
 }

@@ -14,6 +14,9 @@ use weir_api::types::ApplyRequest;
 use weir_model::Label;
 use weir_model::event::Role;
 
+/// What was measured for each number of switches, by the words of an order and a consistency.
+type Lines = BTreeMap<String, Vec<(f64, Driven)>>;
+
 /// Orders: a name, the kind, and how many controllers.
 const ORDERS: [(&str, Peer, usize); 3] =
     [("local", Peer::Weir, 1), ("raft", Peer::Weir, 3), ("bft", Peer::Bft, 4)];
@@ -152,7 +155,7 @@ fn pictures(
 /// [`Failure`].
 pub fn measure(estate: &Estate) -> Result<Vec<(String, Picture)>, Failure> {
     let switches: &[usize] = if estate.quick { &SWITCHES_QUICK } else { &SWITCHES };
-    let mut found: BTreeMap<&str, BTreeMap<String, Vec<(f64, Driven)>>> = BTreeMap::new();
+    let mut found: BTreeMap<&str, Lines> = BTreeMap::new();
     for order in ORDERS {
         for consistency in CONSISTENCIES {
             // Each order and each consistency once.
@@ -194,7 +197,7 @@ pub fn measure(estate: &Estate) -> Result<Vec<(String, Picture)>, Failure> {
 
 /// What the paper says of four switches or more: weak consistency that survives lies is above a group that survives crashes only and does
 /// one thing at a time.
-fn compare(found: &BTreeMap<&str, BTreeMap<String, Vec<(f64, Driven)>>>, switches: &[usize]) {
+fn compare(found: &BTreeMap<&str, Lines>, switches: &[usize]) {
     for (spread, lines) in found {
         for (at, many) in switches.iter().enumerate().filter(|(_, many)| **many >= 4) {
             let rate = |word: &str| Some(lines.get(word)?.get(at)?.1.rate);

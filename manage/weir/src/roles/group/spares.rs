@@ -25,6 +25,7 @@ use weir_base::codec::{decode, encode};
 use weir_controller::core::group::{Member, Roster, Spare};
 use weir_controller::driver::ControllerHandle;
 use weir_controller::quorum::ShareProof;
+use weir_controller::watch::Proof;
 use weir_model::event::{SignedEvent, SourceId};
 use weir_model::group::{GroupWord, SPARES_MAX};
 
@@ -46,7 +47,7 @@ pub struct Watching {
     /// Where the controller is, once it runs.
     handle: Mutex<Option<ControllerHandle>>,
     heard: Mutex<BTreeMap<u64, Instant>>,
-    proofs: Mutex<Vec<(u64, [u8; 32], Vec<u8>)>>,
+    proofs: Mutex<Vec<Proof>>,
     /// Spares that a command takes out just now.
     leaving: Mutex<BTreeSet<u64>>,
     after_ms: u64,
