@@ -127,21 +127,23 @@ install_weir() {
   : > "$root/etc/fstab"
 }
 
-# KVM, if it starts the machine that is wanted: there are some that take it and end.
+# KVM, if this kernel says its first word by it: there are some that take a machine and end, or stop at the first instruction that they do
+# not emulate.
 accelerator() {
-  if [ -w /dev/kvm ] && echo quit | timeout 5 qemu-system-x86_64 -accel kvm -cpu max -M q35 -S -nodefaults -display none -monitor stdio >/dev/null 2>&1; then
-    echo kvm
-  else
-    echo tcg,thread=multi
+  local said=$work/first-word
+  if [ -w /dev/kvm ]; then
+    timeout 20 qemu-system-x86_64 -accel kvm -cpu max -M q35 -m 256 -nodefaults -no-user-config -no-reboot -display none \
+      -serial "file:$said" -kernel "$work/vmlinuz" -append "console=ttyS0 panic=-1" </dev/null >/dev/null 2>&1 || true
   fi
+  if grep -aqs 'Linux version' "$said"; then echo kvm; else echo tcg,thread=multi; fi
 }
 
 boot() {
   local image=$work/disk.ext4 accel cpu=max arguments
+  cp "$root"/boot/vmlinuz-* "$work/vmlinuz"
   accel=$(accelerator)
   # QEMU 7.2 without KVM leaves wrong flags behind cmpxchg16b, and Linux 6.12 ends by that within seconds.
   [ "$accel" = kvm ] || cpu=max,cx16=off
-  cp "$root"/boot/vmlinuz-* "$work/vmlinuz"
   cp "$root"/boot/initrd.img-* "$work/initrd"
   mke2fs -q -t ext4 -O ^has_journal -d "$root" "$image" 3G >/dev/null
   rm -rf --one-file-system "$root"
