@@ -62,7 +62,8 @@ impl ToCore {
     }
 }
 
-/// Hands over what came early, and lets the rest through behind it.
+/// Hands over what came early, and lets the rest through behind it. Until it has, a barrier waits: what the order brought is not in the
+/// queue before that.
 fn hand_over(
     inbox: mpsc::Sender<Command>,
     early: Early,
@@ -72,10 +73,11 @@ fn hand_over(
         let mut early = locked(&early);
         for command in early.take().unwrap_or_default() {
             if shared.is_stopped() {
-                return;
+                break;
             }
             send(&inbox, command);
         }
+        shared.early_is_in.send_replace(true);
     };
     let thread = std::thread::Builder::new().name("controller-early".into());
     thread.spawn(run).map_err(Error::system("starting a thread"))
@@ -177,6 +179,7 @@ impl Controller {
             audit: keeper.clone(),
             aside,
         }));
+        shared.early_is_in.send_replace(false);
         let handle = ControllerHandle::new(shared.clone(), inbox.clone());
         let (waiting, behind) = (Arc::downgrade(&shared), inbox.clone());
         engine.on_waiting(Box::new(move || {
@@ -261,6 +264,8 @@ impl ControllerHandle {
         if !self.shared.replicated {
             return Ok(());
         }
+        let mut early_is_in = self.shared.early_is_in.subscribe();
+        early_is_in.wait_for(|is_in| *is_in).await.map_err(|_| Error::Stopped)?;
         // What the sink saw is in the queue before this.
         let (reply, passed) = oneshot::channel();
         let look = move |_: &Core| {

@@ -99,6 +99,8 @@ pub(super) struct Shared {
     feed: Mutex<Feed>,
     /// The last version, and whether the controller has stopped.
     pub reached: watch::Sender<(Version, bool)>,
+    /// Whether all that the order brought before there was a core thread is in that one's queue.
+    pub early_is_in: watch::Sender<bool>,
     /// Grows with what there is to tell other domains.
     pub told: watch::Sender<u64>,
     /// Whether the controller has stopped; of its own, so that who waits for it only is not woken by every version.
@@ -197,6 +199,7 @@ impl Shared {
             published: ArcSwap::from_pointee(Published::of(parts.core)),
             feed: Mutex::new(parts.feed),
             reached: watch::Sender::new((version, false)),
+            early_is_in: watch::Sender::new(true),
             told: watch::Sender::new(0),
             ends: watch::Sender::new(false),
             proposals: Mutex::new(HashMap::new()),
