@@ -1,21 +1,43 @@
 //! An authority and a controller that speaks TLS, for tests.
 
 use rcgen::{
-    BasicConstraints, CertificateParams, CertificateSigningRequestParams, ExtendedKeyUsagePurpose, IsCa,
-    Issuer, KeyPair,
+    BasicConstraints, CertificateParams, CertificateSigningRequestParams, CustomExtension,
+    ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair,
 };
 use rustls::ServerConfig;
-use rustls::pki_types::{CertificateDer, PrivateKeyDer};
+use rustls::pki_types::pem::PemObject;
+use rustls::pki_types::{CertificateDer, CertificateSigningRequestDer, PrivateKeyDer};
 use rustls::server::WebPkiClientVerifier;
 use sha2::{Digest, Sha256};
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 use tokio_rustls::TlsAcceptor;
+use weir_trust::owner::{OWNER_OID, of_der_set, to_der};
 
 pub struct Authority {
     issuer: Issuer<'static, KeyPair>,
     pub certificate: CertificateDer<'static>,
     pub pem: String,
+}
+
+/// The word of its owner's identity that is in a request, for the certificate.
+fn owners_word(csr_pem: &str) -> Option<CustomExtension> {
+    let der = CertificateSigningRequestDer::from_pem_slice(csr_pem.as_bytes()).unwrap();
+    // Of the name all but its first byte: the values stand behind.
+    let name: Vec<u8> = OWNER_OID[2..].iter().flat_map(|arc| base_128(*arc)).collect();
+    let at = der.windows(name.len()).position(|bytes| bytes == name)? + name.len();
+    let word = of_der_set(der.get(at..at + 68)?)?;
+    Some(CustomExtension::from_oid_content(&OWNER_OID, to_der(&word)))
+}
+
+/// A number of a name, as DER has it.
+fn base_128(mut number: u64) -> Vec<u8> {
+    let mut bytes = vec![(number & 0x7f) as u8];
+    while number > 0x7f {
+        number >>= 7;
+        bytes.insert(0, 0x80 | (number & 0x7f) as u8);
+    }
+    bytes
 }
 
 impl Authority {
@@ -36,6 +58,7 @@ impl Authority {
     pub fn sign(&self, csr_pem: &str) -> String {
         let mut request = CertificateSigningRequestParams::from_pem(csr_pem).unwrap();
         request.params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ClientAuth];
+        request.params.custom_extensions.extend(owners_word(csr_pem));
         request.signed_by(&self.issuer).unwrap().pem()
     }
 
@@ -46,6 +69,7 @@ impl Authority {
         request.params.distinguished_name = rcgen::DistinguishedName::new();
         request.params.distinguished_name.push(rcgen::DnType::CommonName, name);
         request.params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ClientAuth];
+        request.params.custom_extensions.extend(owners_word(csr_pem));
         request.params.not_before = (now - Duration::from_secs(since_s)).into();
         request.params.not_after = (now + Duration::from_secs(left_s)).into();
         request.signed_by(&self.issuer).unwrap().pem()
