@@ -11,7 +11,7 @@
 //! Controllers are processes on loopback with their state on one disk; switches are simulated up to the gate ([`super::simulated`]). All share
 //! this machine's processors. An event is a change of one network, asked for over the API and answered when it is in force.
 //!
-//! `--quick` does a little of each part in some ten seconds a part, so that a test can see that all of it works; its figures say nothing.
+//! `--quick` does a little of each part, so that a test can see that all of it works; its figures say nothing.
 
 mod consistency;
 mod drive;
